@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 
@@ -232,7 +231,7 @@ def test_the_whole_catalogue_parses_as_openmetrics(registry: CollectorRegistry) 
     assert parsed == {f.exposed_name.removesuffix("_total"): f.kind.value for f in FAMILIES}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.needs("promtool")
 def test_promtool_accepts_the_whole_catalogue(registry: CollectorRegistry) -> None:
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=generate_latest(registry), capture_output=True, timeout=30, check=False

@@ -1,0 +1,1 @@
+"""The tests, mirroring the modules: ledger, engine, agent; ground (packaging, import rules); e2e (the command)."""

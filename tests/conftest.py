@@ -1,0 +1,75 @@
+"""Session-wide test set-up: what this machine can do, hypothesis settings, and a closing list of what was skipped.
+
+A test that needs something a machine may lack carries `@pytest.mark.needs("promtool")`. Without it the test is skipped
+by name, and the end of the run says which capabilities were missing and how many tests that cost.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Cores are shared with other work: a slow example says nothing about the code.
+settings.register_profile("kvledger", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvledger")
+
+SKIP_PREFIX = "needs "
+
+
+def _has_distribution() -> bool:
+    """Whether the distribution itself, with its entry points, is installed."""
+    try:
+        metadata.distribution("kvledger")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
+    "distribution": (_has_distribution, "the kvledger distribution is not installed (pip install -e .)"),
+    "gpu": (lambda: Path("/dev/nvidiactl").exists(), "no accelerator"),
+    "import-linter": (lambda: importlib.util.find_spec("importlinter") is not None, "import-linter is not installed"),
+    "promtool": (lambda: shutil.which("promtool") is not None, "promtool is not on the path (apt: prometheus)"),
+    "root": (lambda: os.geteuid() == 0, "only root can take another uid"),
+    "tmpfs": (lambda: os.access("/dev/shm", os.W_OK), "no writable /dev/shm"),
+}
+
+
+def _needed(item: pytest.Item) -> list[str]:
+    """The capabilities a test asks for."""
+    needed = [str(marker.args[0]) for marker in item.iter_markers("needs")]
+    return needed + ["gpu"] * (item.get_closest_marker("gpu") is not None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as skipped, by capability, what this machine cannot run."""
+    missing = {name: why for name, (probe, why) in CAPABILITIES.items() if not probe()}
+    for item in items:
+        for name in _needed(item):
+            if name not in CAPABILITIES:
+                raise pytest.UsageError(f"{item.nodeid} needs {name!r}; known capabilities: {sorted(CAPABILITIES)}")
+            if name in missing:
+                item.add_marker(pytest.mark.skip(reason=f"{SKIP_PREFIX}{name}: {missing[name]}"))
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    """The reason a skipped test gave, without pytest's prefix."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which capabilities were missing, and how many tests each of them cost."""
+    skipped = Counter(_skip_reason(report) for report in terminalreporter.stats.get("skipped", ()))
+    terminalreporter.section("skipped capabilities")
+    for reason, count in sorted(skipped.items()):
+        terminalreporter.write_line(f"{count} skipped, {reason}")
+    terminalreporter.write_line(f"skipped capabilities: {len(skipped)}, tests skipped: {sum(skipped.values())}")
