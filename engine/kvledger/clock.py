@@ -1,0 +1,55 @@
+"""The two clocks a ledger can run on: the machine's, and a virtual one that a driver advances."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the engine asks for time. `virtual` is recorded in the ledger's header."""
+
+    virtual: bool
+
+    def now_ns(self) -> int:
+        """Monotonic nanoseconds: the ledger clock."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch."""
+
+
+class RealClock:
+    """CLOCK_MONOTONIC and the wall clock."""
+
+    virtual = False
+
+    def now_ns(self) -> int:
+        """CLOCK_MONOTONIC in nanoseconds."""
+        return time.monotonic_ns()
+
+    def wall_ns(self) -> int:
+        """Wall clock in nanoseconds since the Unix epoch."""
+        return time.time_ns()
+
+
+class VirtualClock:
+    """A clock that stands still until `advance` is called; its wall clock starts at the virtual epoch, not today."""
+
+    virtual = True
+
+    def __init__(self, start_ns: int = 1_000_000_000) -> None:
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        """Virtual nanoseconds."""
+        return self._now_ns
+
+    def wall_ns(self) -> int:
+        """Virtual nanoseconds: a virtual ledger has no wall time of its own."""
+        return self._now_ns
+
+    def advance(self, delta_ns: int) -> None:
+        """Move time forward by `delta_ns` >= 0 nanoseconds."""
+        if delta_ns < 0:
+            raise ValueError(f"delta_ns={delta_ns}: a clock does not go back")
+        self._now_ns += delta_ns

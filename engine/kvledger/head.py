@@ -1,0 +1,160 @@
+"""The head of a ledger: header page and self-description, checked and parsed. Trusts nothing that a file says."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from kvledger.errors import BadGeometry, NotALedger, OtherVersion, Truncated
+from kvledger.layout import (
+    BYTE_ORDER_MARK,
+    CONTROL_SIZE,
+    CONTROL_WORDS,
+    CRC_OFFSET,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    MAJOR,
+    MAX_DESCRIPTION_BYTES,
+    Section,
+    plan_layout,
+)
+from kvledger.limits import Group, Limits
+from kvledger.source import Source
+from kvledger.stats import StatsPlan, plan_from_description
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What does not change during a ledger's life."""
+
+    minor: int
+    file_bytes: int
+    epoch: int
+    boot_id: bytes
+    pid: int
+    pid_start_ticks: int
+    created_wall_ns: int
+    virtual_clock: bool
+    limits: Limits
+    sections: Mapping[str, Section]
+    control: Mapping[str, int]
+    stats: StatsPlan
+
+
+def read_head(source: Source) -> Head:
+    """Read and check header and self-description. Raises `NotALedger`, `OtherVersion` or `Truncated`."""
+    header = _header(source)
+    raw = source.read(int(header["description_offset"]), int(header["description_bytes"]))
+    if zlib.crc32(raw, zlib.crc32(header.tobytes()[:CRC_OFFSET])) != int(header["crc32"]):
+        raise NotALedger("the checksum over header and self-description does not match: the file is damaged")
+    if source.size() < int(header["file_bytes"]):
+        raise Truncated(f"{source.size()} bytes where the header says {int(header['file_bytes'])}: the file was cut short")
+    try:
+        return _parse(header, json.loads(raw))
+    except (BadGeometry, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise NotALedger(f"the self-description makes no sense: {error!r:.200}") from error
+
+
+def _header(source: Source) -> Any:
+    if source.size() < HEADER_BYTES:
+        raise Truncated(f"{source.size()} bytes: shorter than a ledger's header")
+    header = np.frombuffer(source.read(0, HEADER.itemsize), HEADER)[0]
+    if bytes(header["magic"]) != MAGIC:
+        raise NotALedger("does not begin with KVLEDGER")
+    if int(header["byte_order"]) != BYTE_ORDER_MARK:
+        raise OtherVersion("written on a machine of the other byte order")
+    if int(header["major"]) != MAJOR:
+        raise OtherVersion(f"format version {int(header['major'])}, this reader knows {MAJOR}: use the kvledger that came with the engine")
+    if int(header["description_bytes"]) > MAX_DESCRIPTION_BYTES:
+        raise NotALedger(f"a self-description of {int(header['description_bytes'])} bytes")
+    return header
+
+
+def _parse(header: Any, description: Mapping[str, Any]) -> Head:
+    limits = _limits(description["limits"])
+    file_bytes = int(header["file_bytes"])
+    sections = {s.name: s for s in (_section(entry, file_bytes) for entry in description["sections"])}
+    _check_sections(sections, limits)
+    control = {str(word["name"]): int(word["index"]) for word in description["control"]}
+    if missing := [name for name, _ in CONTROL_WORDS if not 0 <= control.get(name, -1) < CONTROL_SIZE]:
+        raise OtherVersion(f"control words {missing} are missing: written by an older kvledger")
+    stats = plan_from_description(description["stats"])
+    if sections["stats"].shape != (2, stats.size):
+        raise NotALedger(f"a stats section of shape {sections['stats'].shape} for a plan of {stats.size} values")
+    return Head(
+        minor=int(header["minor"]),
+        file_bytes=file_bytes,
+        epoch=int(header["epoch"]),
+        boot_id=bytes(header["boot_id"]),
+        pid=int(header["pid"]),
+        pid_start_ticks=int(header["pid_start_ticks"]),
+        created_wall_ns=int(header["created_wall_ns"]),
+        virtual_clock=bool(header["clock"]),
+        limits=limits,
+        sections=sections,
+        control=control,
+        stats=stats,
+    )
+
+
+def _limits(raw: Mapping[str, Any]) -> Limits:
+    known = {f.name: raw[f.name] for f in fields(Limits) if f.name in raw}
+    group_fields = {f.name for f in fields(Group)}
+    known["groups"] = tuple(Group(**{k: v for k, v in g.items() if k in group_fields}) for g in raw["groups"])
+    return Limits(**known)
+
+
+def _section(entry: Mapping[str, Any], file_bytes: int) -> Section:
+    shape = tuple(int(n) for n in entry["shape"])
+    section = Section(
+        str(entry["name"]), _dtype(entry), shape, str(entry["unit"]), str(entry["help"]), int(entry["offset"])
+    )
+    if any(n < 1 for n in shape) or section.offset < HEADER_BYTES or section.offset + section.nbytes > file_bytes:
+        raise NotALedger(f"section {section.name!r} lies outside the file")
+    return section
+
+
+def _dtype(entry: Mapping[str, Any]) -> np.dtype[Any]:
+    kind = entry["type"]
+    if isinstance(kind, str):
+        dtype = np.dtype(kind)
+    else:
+        dtype = np.dtype(
+            {
+                "names": [str(f["name"]) for f in kind],
+                "formats": [(str(f["type"]), tuple(int(n) for n in f["shape"])) for f in kind],
+                "offsets": [int(f["offset"]) for f in kind],
+                "itemsize": int(entry["item_bytes"]),
+            }
+        )
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise NotALedger(f"section {entry['name']!r} has the impossible type {kind!r:.80}")
+    return dtype
+
+
+def _check_sections(sections: Mapping[str, Section], limits: Limits) -> None:
+    """Every section this reader uses is there, of the type and shape that the limits demand.
+
+    A newer writer may add sections and ring fields; it may not change these without a new major version.
+    """
+    for name, mine in plan_layout(limits).sections.items():
+        theirs = sections.get(name)
+        if theirs is None:
+            raise OtherVersion(f"section {name!r} is missing: written by an older kvledger")
+        if name == "stats":
+            continue
+        if theirs.shape != mine.shape:
+            raise NotALedger(f"section {name!r} has shape {theirs.shape}, its limits demand {mine.shape}")
+        if mine.dtype.names is None:
+            same = theirs.dtype == mine.dtype
+        else:
+            same = all(n in (theirs.dtype.names or ()) and theirs.dtype[n] == mine.dtype[n] for n in mine.dtype.names)
+        if not same:
+            raise OtherVersion(f"section {name!r} has type {theirs.dtype}, this reader knows {mine.dtype}")
+

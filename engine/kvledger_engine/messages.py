@@ -1,0 +1,77 @@
+"""What the HTTP process and the engine core say to each other: one frame per direction and step.
+
+A frame is a list of these structs as MessagePack behind a 4-byte little-endian length. Prompt tokens travel here and
+stay in the core's private memory; they never reach the ledger.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NewRequest(msgspec.Struct, tag="new", frozen=True, kw_only=True):
+    """A request to compute. `salt` isolates prefix sharing; `n` sequences are forked from one prompt."""
+
+    request_id: str
+    prompt: list[int]
+    max_tokens: int
+    tenant: str = "default"
+    request_class: str = "default"
+    n: int = 1
+    temperature: float = 0.0
+    seed: int = 0
+    salt: str = ""
+    stop_tokens: list[int] = []
+
+
+class Cancel(msgspec.Struct, tag="cancel", frozen=True, kw_only=True):
+    """Give up requests; `cause` is a `CancelCause` word. Unknown or ended ids are ignored."""
+
+    request_ids: list[str]
+    cause: str
+
+
+class Drain(msgspec.Struct, tag="drain", frozen=True):
+    """Refuse new requests from now on and stop when the last one has ended."""
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
+    """The core is ready: what the HTTP side must know to answer."""
+
+    engine: str
+    model: str
+    max_model_len_tokens: int
+    vocab_size: int
+    ledger_path: str
+
+
+class Token(msgspec.Struct, tag="token", frozen=True, array_like=True):
+    """One generated token of sequence `index` of a request."""
+
+    request_id: str
+    index: int
+    token: int
+
+
+class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
+    """Sequence `index` of a request has ended and holds no block."""
+
+    request_id: str
+    index: int
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    hit_tokens: int
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
+    """A request that was never admitted; `reason` is a `RejectionReason` word, `advice` a sentence for the client."""
+
+    request_id: str
+    reason: str
+    advice: str
+    retryable: bool
+
+
+ToCore = NewRequest | Cancel | Drain
+FromCore = Hello | Token | Finished | Refused
