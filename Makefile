@@ -1,0 +1,57 @@
+# One command for each thing a person does here; each does its own set-up. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# More arguments for up, bench, reliability and pytest: make up ARGS="--for 30 --json"
+ARGS ?=
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help install promtool up test lint format bench reliability
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## create .venv with everything the other targets need
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else f"kvledger needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' --group dev
+	@touch $@
+
+# promtool checks the exposed page. It is a Debian package; RUNLEVEL=1 keeps its service from being started.
+promtool:
+	@if ! command -v promtool >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing promtool (Debian package prometheus)"; \
+	    export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive; \
+	    get() { apt-get install -y --no-install-recommends prometheus; }; \
+	    { get || { apt-get update && get; }; } >.venv/promtool.log 2>&1 || tail -3 .venv/promtool.log; \
+	fi
+	@command -v promtool >/dev/null || echo "skipped: promtool cannot be had here; the tests that need it are skipped and counted"
+
+up: $(INSTALLED) ## start an engine, its agent and a load, and say what to open
+	@$(BIN)/kvledger up $(ARGS)
+
+test: $(INSTALLED) promtool lint ## everything CI checks: format, lint, types, import rules, tests
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(INSTALLED) ## format, lint, types and import rules, without the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy engine agent tests $(if $(wildcard bench/*.py),bench)
+	$(BIN)/lint-imports
+
+format: $(INSTALLED) ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed bar (minutes)
+	$(BIN)/python -m bench $(ARGS)
+
+reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
+	$(BIN)/python -m tests.reliability $(ARGS)

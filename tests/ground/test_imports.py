@@ -1,0 +1,86 @@
+"""Who may import whom is enforced: the rules hold here, and a planted forbidden import is reported by name and line."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LEDGER_MAY_IMPORT = sys.stdlib_module_names | {"numpy", "kvledger"}
+PLANTED = [
+    ("engine/kvledger", "torch", "No torch and no vllm"),
+    ("engine/kvledger", "aiohttp", "The ledger needs numpy"),
+    ("engine/kvledger", "kvledger_agent", "The ledger imports nothing of ours"),
+    ("engine/kvledger_engine", "torch", "No torch and no vllm"),
+    ("engine/kvledger_engine", "kvledger_agent", "The engine does not know the agent"),
+    ("agent/kvledger_agent", "kvledger.writer", "The agent reads ledgers"),
+    ("agent/kvledger_agent", "kvledger_engine", "The agent reads ledgers"),
+    ("agent/kvledger_agent", "torch", "No torch and no vllm"),
+]
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter on the packages below `root`."""
+    return subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'engine'}{os.pathsep}{root / 'agent'}", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def foreign_imports(package: Path, allowed: frozenset[str] | set[str]) -> list[str]:
+    """Imports below `package`, as `file:line name`, whose top-level package is not in `allowed`."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [node.module or "."] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            found += [f"{path.name}:{node.lineno} {name}" for name in names if name.split(".")[0] not in allowed]
+    return found
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the packages and their rules, free to be spoilt."""
+    for root in ("engine", "agent"):
+        shutil.copytree(ROOT / root, tmp_path / root, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.needs("import-linter")
+def test_the_import_rules_hold() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.needs("import-linter")
+@pytest.mark.parametrize(("package", "imported", "rule"), PLANTED)
+def test_a_planted_forbidden_import_is_reported(copy: Path, package: str, imported: str, rule: str) -> None:
+    planted = copy / package / "planted.py"
+    planted.write_text(f"import {imported}\n")
+    done = lint_imports(copy)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert any(rule in line and "BROKEN" in line for line in done.stdout.splitlines())
+    assert f"{planted.parent.name}.planted -> {imported} (l.1)" in done.stdout
+
+
+def test_the_ledger_imports_numpy_and_the_standard_library_only() -> None:
+    assert foreign_imports(ROOT / "engine" / "kvledger", LEDGER_MAY_IMPORT) == []
+
+
+def test_an_import_of_anything_else_in_the_ledger_is_found(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("import json, numpy\n\ndef f() -> None:\n    from requests.api import get\n")
+    assert foreign_imports(tmp_path, LEDGER_MAY_IMPORT) == ["late.py:4 requests.api"]

@@ -1,0 +1,106 @@
+"""The distribution is what its users and the command line rely on: packages, dependencies, extras, entry points."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+COMMANDS = {
+    "agent": "kvledger_agent.commands.agent:COMMAND",
+    "engine": "kvledger_engine.command:COMMAND",
+    "load": "kvledger_agent.load.command:COMMAND",
+    "snapshot": "kvledger_agent.commands.snapshot:COMMAND",
+    "status": "kvledger_agent.commands.status:COMMAND",
+    "up": "kvledger_agent.commands.up:COMMAND",
+}
+EXTRAS = {
+    "agent": {"aiohttp", "rich"},
+    "engine": {"aiohttp", "msgspec"},
+    "all": {"kvledger[agent,engine]"},
+}
+
+
+def name_of(requirement: str) -> str:
+    """The package a requirement names, with its extras and without its version."""
+    return re.split(r"[<>=~!; ]", requirement, maxsplit=1)[0]
+
+
+def declared_requirements() -> list[str]:
+    """Every requirement the project states: core, extras, development tools and build backend."""
+    project = PROJECT["project"]
+    extras = [item for items in project["optional-dependencies"].values() for item in items]
+    requirements = [*project["dependencies"], *extras, *PROJECT["dependency-groups"]["dev"]]
+    return [item for item in (*requirements, *PROJECT["build-system"]["requires"]) if not item.startswith("kvledger[")]
+
+
+def test_a_bare_install_brings_numpy_and_the_prometheus_client_only() -> None:
+    assert {name_of(item) for item in PROJECT["project"]["dependencies"]} == {"numpy", "prometheus-client"}
+
+
+def test_the_extras_are_agent_engine_and_all() -> None:
+    found = {extra: set(map(name_of, items)) for extra, items in PROJECT["project"]["optional-dependencies"].items()}
+    assert found == EXTRAS
+
+
+@pytest.mark.parametrize("requirement", declared_requirements())
+def test_requirements_are_floors_and_the_constraints_pin_what_was_tested(requirement: str) -> None:
+    assert re.fullmatch(r"[a-z0-9-]+>=[0-9.]+", requirement)
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    assert name_of(requirement) in {name.lower() for name in pins}
+
+
+def test_the_constraints_pin_one_torch_and_nothing_else_asks_for_it() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if line.startswith("torch")] == ["torch==2.13.0"]
+    assert "torch" not in {name_of(item) for item in declared_requirements()}
+
+
+def test_the_wheel_holds_every_package_of_the_source_roots_and_each_is_typed() -> None:
+    packages = {Path(package) for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    roots = {path.parent.relative_to(ROOT) for root in ("engine", "agent") for path in (ROOT / root).glob("*/*.py")}
+    assert roots == packages
+    assert [str(package) for package in packages if not (ROOT / package / "py.typed").exists()] == []
+
+
+def test_subcommands_are_declared_as_entry_points() -> None:
+    assert PROJECT["project"]["scripts"] == {"kvledger": "kvledger_agent.cli:main"}
+    assert PROJECT["project"]["entry-points"]["kvledger.commands"] == COMMANDS
+
+
+@pytest.mark.needs("distribution")
+def test_the_installed_distribution_says_the_same_as_the_project_file() -> None:
+    installed = metadata.distribution("kvledger")
+    assert installed.metadata["Requires-Python"] == ">=3.11"
+    assert installed.metadata["License-Expression"] == "Apache-2.0"
+    assert set(installed.metadata.get_all("Provides-Extra") or ()) == set(EXTRAS)
+    points = installed.entry_points
+    assert {point.name: point.value for point in points.select(group="kvledger.commands")} == COMMANDS
+    assert [point.value for point in points.select(group="console_scripts")] == ["kvledger_agent.cli:main"]
+
+
+@pytest.mark.needs("distribution")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_subcommand_loads(name: str) -> None:
+    (point,) = metadata.entry_points(group="kvledger.commands", name=name)
+    assert point.load() is not None
+
+
+def test_make_explains_every_target_a_person_would_type() -> None:
+    made = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    listed = set(re.findall(r"^make (\w+)", made.stdout, re.MULTILINE))
+    assert {"up", "test", "bench", "reliability", "lint", "help"} <= listed
+
+
+def test_ci_runs_make_test() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().splitlines()[-1] == "exec make test"
