@@ -1,0 +1,89 @@
+"""The `kvledger` command: finds its subcommands by entry point and shows errors once, in one line.
+
+Only the chosen subcommand is imported, so that `kvledger status` does not pay for what another one needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from kvledger_agent.command import Command
+from kvledger_agent.extras import DISTRIBUTION, missing_extra
+
+GROUP = "kvledger.commands"
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns 0 when all is fine, 1 for a finding or failure, 2 for a usage error."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+        command: Command = args.command
+        return command.run(args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_stdout()
+        return 1
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if not isinstance(code, int):
+            raise
+        print(f"kvledger: {_one_line(error)}", file=sys.stderr)
+        return code
+
+
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser with all subcommands, or with the chosen one alone if an entry point has that name.
+
+    Raises:
+        MissingExtra: the chosen subcommand needs a package that is not installed.
+    """
+    parser = argparse.ArgumentParser(prog="kvledger", description="Sees every block of a paged KV cache.")
+    parser.add_argument("--version", action="version", version=f"kvledger {version()}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    points = sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
+    selected = [point for point in points if point.name == chosen]
+    for point in selected or points:
+        _add(subparsers, point, must_load=bool(selected))
+    return parser
+
+
+def version() -> str:
+    """The installed version, or `unknown` in a source tree that is not installed."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _add(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], point: metadata.EntryPoint, *, must_load: bool
+) -> None:
+    try:
+        command: Command = point.load()
+    except ModuleNotFoundError as error:
+        missing = missing_extra(point.name, error)
+        if missing is None:
+            raise
+        if must_load:
+            raise missing from error
+        subparsers.add_parser(point.name, help=f"(not installed: needs {error.name})")
+        return
+    parser = subparsers.add_parser(point.name, help=command.help, description=command.help)
+    command.configure(parser)
+    parser.set_defaults(command=command)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _close_stdout() -> None:
+    # The reader went away (`kvledger status | head`); without this the interpreter complains again at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
