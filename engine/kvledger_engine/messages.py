@@ -1,7 +1,7 @@
 """What the HTTP process and the engine core say to each other: one frame per direction and step.
 
-A frame is a list of these structs as MessagePack behind a 4-byte little-endian length. Prompt tokens travel here and
-stay in the core's private memory; they never reach the ledger.
+A frame is a list of these structs as MessagePack arrays behind a 4-byte little-endian length; both ends are always of
+one version. Prompt tokens travel here and stay in the core's private memory; they never reach the ledger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Drain(msgspec.Struct, tag="drain", frozen=True):
     """Refuse new requests from now on and stop when the last one has ended."""
 
 
-class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
+class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=True):
     """The core is ready: what the HTTP side must know to answer."""
 
     engine: str
@@ -43,6 +43,12 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
     max_model_len_tokens: int
     vocab_size: int
     ledger_path: str
+
+
+class StartFailed(msgspec.Struct, tag="start_failed", frozen=True, array_like=True):
+    """The core cannot start and ends; `message` is one line for the user. Comes instead of `Hello`."""
+
+    message: str
 
 
 class Token(msgspec.Struct, tag="token", frozen=True, array_like=True):
@@ -53,7 +59,7 @@ class Token(msgspec.Struct, tag="token", frozen=True, array_like=True):
     token: int
 
 
-class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
+class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True, array_like=True):
     """Sequence `index` of a request has ended and holds no block."""
 
     request_id: str
@@ -64,7 +70,7 @@ class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
     hit_tokens: int
 
 
-class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
+class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True, array_like=True):
     """A request that was never admitted; `reason` is a `RejectionReason` word, `advice` a sentence for the client."""
 
     request_id: str
@@ -74,4 +80,4 @@ class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
 
 
 ToCore = NewRequest | Cancel | Drain
-FromCore = Hello | Token | Finished | Refused
+FromCore = Hello | StartFailed | Token | Finished | Refused
