@@ -1,1 +1,1 @@
-"""The published ledger format: layout, writer, reader, rings, invariants, catalogue and byte formulas. Imports nothing of ours."""
+"""The published ledger: layout, writer, reader, rings, invariants, catalogue, byte formulas. Imports nothing of ours."""

@@ -54,7 +54,9 @@ def read_head(source: Source) -> Head:
     if zlib.crc32(raw, zlib.crc32(header.tobytes()[:CRC_OFFSET])) != int(header["crc32"]):
         raise NotALedger("the checksum over header and self-description does not match: the file is damaged")
     if source.size() < int(header["file_bytes"]):
-        raise Truncated(f"{source.size()} bytes where the header says {int(header['file_bytes'])}: the file was cut short")
+        raise Truncated(
+            f"{source.size()} bytes where the header says {int(header['file_bytes'])}: the file was cut short"
+        )
     try:
         return _parse(header, json.loads(raw))
     except (BadGeometry, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -70,7 +72,9 @@ def _header(source: Source) -> Any:
     if int(header["byte_order"]) != BYTE_ORDER_MARK:
         raise OtherVersion("written on a machine of the other byte order")
     if int(header["major"]) != MAJOR:
-        raise OtherVersion(f"format version {int(header['major'])}, this reader knows {MAJOR}: use the kvledger that came with the engine")
+        raise OtherVersion(
+            f"format version {int(header['major'])}, not {MAJOR}: use the kvledger that came with the engine"
+        )
     if int(header["description_bytes"]) > MAX_DESCRIPTION_BYTES:
         raise NotALedger(f"a self-description of {int(header['description_bytes'])} bytes")
     return header
@@ -157,4 +161,3 @@ def _check_sections(sections: Mapping[str, Section], limits: Limits) -> None:
             same = all(n in (theirs.dtype.names or ()) and theirs.dtype[n] == mine.dtype[n] for n in mine.dtype.names)
         if not same:
             raise OtherVersion(f"section {name!r} has type {theirs.dtype}, this reader knows {mine.dtype}")
-

@@ -69,7 +69,9 @@ class Limits:
             raise BadGeometry(f"groups={len(self.groups)}: a ledger has 1 to 16 cache groups")
         for group in self.groups:
             if not 1 <= group.block_size_tokens <= 1 << 20:
-                raise BadGeometry(f"block_size_tokens={group.block_size_tokens} of group {group.name!r}: use 1 to {1 << 20}")
+                raise BadGeometry(
+                    f"block_size_tokens={group.block_size_tokens} of group {group.name!r}: use 1 to {1 << 20}"
+                )
 
     def _check_identity(self) -> None:
         for name in ("engine", "pool"):

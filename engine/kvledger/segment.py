@@ -63,7 +63,7 @@ def filesystem_type(path: Path) -> str:
 
 
 def prepare_directory(directory: Path, *, allow_disk: bool) -> None:
-    """Make the directory (2750) if it is missing. Raises `NotMemory` when it is not on tmpfs and disk is not allowed."""
+    """Make the directory (2750) if it is missing. Raises `NotMemory` off tmpfs, unless disk is allowed."""
     if not directory.exists():
         directory.mkdir(parents=True)
         directory.chmod(DIRECTORY_MODE)
@@ -91,7 +91,7 @@ def refuse_second_writer(directory: Path, engine: str, rank: int) -> None:
     for _, path in epochs(directory, engine, rank):
         if (pid := writer_of(path)) is not None:
             raise AlreadyWritten(
-                f"{path} is being written by process {pid}: stop that engine, or start this one under another name or rank"
+                f"{path} is being written by process {pid}: stop that engine, or use another name or rank"
             )
 
 
@@ -168,14 +168,15 @@ class Segment:
     def _allocate(self, directory: Path) -> None:
         os.fchmod(self.fd, FILE_MODE)
         try:
-            # A sparse file on a full tmpfs kills the writer with SIGBUS at the first store; fallocate fails here instead.
+            # A sparse file on a full tmpfs kills the writer with SIGBUS at a store; fallocate fails here instead.
             os.posix_fallocate(self.fd, 0, self.layout.file_bytes)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             room = os.statvfs(directory)
             raise NoSpace(
-                f"{directory} has {room.f_bavail * room.f_frsize:,} bytes free and the ledger needs {self.layout.file_bytes:,}: "
+                f"{directory} has {room.f_bavail * room.f_frsize:,} bytes free, the ledger needs "
+                f"{self.layout.file_bytes:,}: "
                 "enlarge the tmpfs or lower capacity_blocks or max_requests"
             ) from error
         if not liveness.take(self.fd):

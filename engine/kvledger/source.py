@@ -79,7 +79,8 @@ class FileSource:
             self._fd = os.open(path, flags)
         except PermissionError as error:
             raise NotPermitted(
-                f"{path}: not readable by uid {os.geteuid()}: run the reader under the engine's uid or in the ledger directory's group"
+                f"{path}: not readable by uid {os.geteuid()}: "
+                "run the reader under the engine's uid or in the ledger directory's group"
             ) from error
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
@@ -125,7 +126,7 @@ class FileSource:
 
     def read_into(self, offset: int, target: NDArray[np.uint8]) -> None:
         """See `Source.read_into`. One `preadv` for anything below 2 GiB."""
-        got = os.preadv(self._fd, [memoryview(target)], offset)
+        got = os.preadv(self._fd, [target.data], offset)
         if got != len(target):
             raise Truncated(f"{self.path}: {got} of {len(target)} bytes at offset {offset}: the file was cut short")
 

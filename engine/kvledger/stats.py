@@ -79,7 +79,8 @@ class StatsPlan:
             "counters": [self._entry(k, i, width=1) for k, i in self.counters.items()]
             + [self._entry(k, i, width=self.columns) for k, i in self.tenant_counters.items()],
             "histograms": [
-                self._entry(k, span.index, width=span.size) | {"bounds": list(span.bounds)} for k, span in self.histograms.items()
+                self._entry(k, span.index, width=span.size) | {"bounds": list(span.bounds)}
+                for k, span in self.histograms.items()
             ],
         }
 
@@ -137,8 +138,8 @@ def _labels(raw: Mapping[str, Any]) -> Labels:
     return tuple((str(k), str(v)) for k, v in raw.items())
 
 
-def _inside(index: Any, width: int, size: int) -> int:
-    index = int(index)
+def _inside(raw: Any, width: int, size: int) -> int:
+    index = int(raw)
     if index < 0 or index + width > size:
         raise ValueError(f"value at {index}..{index + width} lies outside a stats vector of {size}")
     return index
@@ -149,7 +150,7 @@ class Histogram:
 
     __slots__ = ("_array", "_bounds", "_index", "_sum", "_values")
 
-    def __init__(self, values: memoryview, array: NDArray[np.float64], span: HistogramSpan) -> None:
+    def __init__(self, values: memoryview[float], array: NDArray[np.float64], span: HistogramSpan) -> None:
         self._values, self._array, self._index = values, array, span.index
         self._bounds = list(span.bounds)
         self._sum = span.index + len(span.bounds) + 1
@@ -177,7 +178,7 @@ class Stats:
     def __init__(self, plan: StatsPlan) -> None:
         self.plan = plan
         self.array: NDArray[np.float64] = np.zeros(plan.size)
-        self.values = memoryview(self.array).cast("B").cast("d")
+        self.values: memoryview[float] = self.array.data.cast("B").cast("d")
         self.tenant_blocks = self.array[plan.tenant_blocks : plan.tenant_blocks + plan.columns]
         self.wait_clock = self.array[plan.wait_clock : plan.wait_clock + len(WaitCause)]
 
@@ -186,7 +187,7 @@ class Stats:
         return self.plan.gauges[name]
 
     def counter(self, name: str, **labels: str) -> int:
-        """Index of a counter series; count with `stats.values[index] += x`. KeyError if the catalogue has no such series."""
+        """Index of a counter series; count with `stats.values[index] += x`. KeyError: not in the catalogue."""
         return self.plan.counters[name, tuple(labels.items())]
 
     def tenant_counter(self, name: str, **labels: str) -> NDArray[np.float64]:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger import inherit, segment, stores
+import kvledger.inherit as inherit
+from kvledger import segment, stores
 from kvledger.catalog import OTHER_TENANT
 from kvledger.clock import Clock, RealClock
 from kvledger.layout import CONTROL_INDEX, EVENT, Layout, plan_layout
@@ -39,7 +40,13 @@ class Ledger:
     """A ledger being written: its arrays, its stats, its rings and its publications."""
 
     def __init__(
-        self, layout: Layout, array: Callable[[str], NDArray[Any]], clock: Clock, *, epoch: int = 1, hook: Hook | None = None
+        self,
+        layout: Layout,
+        array: Callable[[str], NDArray[Any]],
+        clock: Clock,
+        *,
+        epoch: int = 1,
+        hook: Hook | None = None,
     ) -> None:
         def section(name: str) -> NDArray[Any]:
             return stores.hooked(array(name), hook)
@@ -91,8 +98,11 @@ class Ledger:
                 ledger._segment = made
                 if past:
                     inherit.take_over(ledger, past[-1][1])
+                    ledger.stats.values[ledger.stats.counter("engine_restarts_total")] += 1
                 ledger.publish_now()
-                head = segment.header_bytes(layout, epoch=epoch, virtual_clock=clock.virtual, created_wall_ns=clock.wall_ns())
+                head = segment.header_bytes(
+                    layout, epoch=epoch, virtual_clock=clock.virtual, created_wall_ns=clock.wall_ns()
+                )
                 made.reveal(segment.ledger_path(directory, limits.engine, limits.rank, epoch), head)
             except BaseException:
                 made.discard()
@@ -190,7 +200,12 @@ class Ledger:
         self.events(event, [serial], blocks=[blocks], detail=detail)
 
     def events(
-        self, event: Event, serials: Sequence[int] | NDArray[np.uint64], *, blocks: Any = 0, detail: int | Sequence[int] = 0
+        self,
+        event: Event,
+        serials: Sequence[int] | NDArray[np.uint64],
+        *,
+        blocks: Any = 0,
+        detail: int | Sequence[int] = 0,
     ) -> None:
         """Append one event of the same kind for each serial; `blocks` and `detail` are scalars or one per serial."""
         if len(serials) == 0:
@@ -241,7 +256,9 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -1,0 +1,103 @@
+"""What `kvledger up` starts when nothing is said: sizes, scales and step times, with the reason for each."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TRACE_VARIABLE = "KVLEDGER_TRACE"
+TRACE_PLACES = (Path("../shared/traces/azure_conv.csv"), Path("traces/azure_conv.csv"))
+ENGINE_PORT, AGENT_PORT = 8000, 9470
+ENDLESS_SECONDS = 365 * 86_400
+DRAIN_SECONDS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings:
+    """Sizes of the embedded engine and of its load.
+
+    The pool is too small for the trace's bursts and the context limit lies below its longest prompts, so that waits,
+    preemptions and refusals are real: 8.3 % of the Azure conversation trace exceeds 4,096 tokens.
+    """
+
+    engine: str = "embedded"
+    blocks: int = 1200
+    block_size_tokens: int = 16
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 1024
+    max_model_len_tokens: int = 4096
+    max_waiting: int = 128
+    step_time: str = "base=3ms,token=8us,seq=60us"
+    time_scale: float = 0.5
+    length_scale: float = 1.0
+    rate_per_second: float = 12.0
+    tenants: int = 4
+    prefixes_per_tenant: int = 2
+    prefix_share_percent: float = 60.0
+    disconnect_percent: float = 6.0
+
+    def engine_arguments(self, directory: Path, port: int, seed: int) -> list[str]:
+        """Arguments of `kvledger engine`."""
+        given = {
+            "--directory": directory,
+            "--name": self.engine,
+            "--port": port,
+            "--seed": seed,
+            "--blocks": self.blocks,
+            "--block-size": self.block_size_tokens,
+            "--max-num-seqs": self.max_num_seqs,
+            "--max-num-batched-tokens": self.max_num_batched_tokens,
+            "--max-model-len": self.max_model_len_tokens,
+            "--max-waiting": self.max_waiting,
+            "--step-time": self.step_time,
+        }
+        return ["engine", "--json", *_flags(given)]
+
+    def load_arguments(
+        self, url: str, *, trace: Path | None, seconds: float | None, seed: int, profile: str | None
+    ) -> list[str]:
+        """Arguments of `kvledger load`: the trace's arrivals and lengths where there is one, otherwise a profile."""
+        given: dict[str, object] = {
+            "--url": url,
+            "--seed": seed,
+            "--for": seconds or ENDLESS_SECONDS,
+            "--tenants": self.tenants,
+            "--prefixes-per-tenant": self.prefixes_per_tenant,
+            "--disconnect": self.disconnect_percent,
+            "--drain": DRAIN_SECONDS,
+        }
+        if trace is None:
+            given |= {"--profile": profile or "mixed", "--rate": self.rate_per_second}
+        else:
+            given |= {
+                "--trace": trace,
+                "--time-scale": self.time_scale,
+                "--length-scale": self.length_scale,
+                "--prefix-share": self.prefix_share_percent,
+            }
+        return ["load", "--json", *_flags(given)]
+
+
+def _flags(given: Mapping[str, object]) -> list[str]:
+    return [str(part) for pair in given.items() for part in pair]
+
+
+def find_trace() -> Path | None:
+    """The Azure conversation trace, from KVLEDGER_TRACE or beside the repository; None when there is none."""
+    named = os.environ.get(TRACE_VARIABLE)
+    places = (Path(named),) if named else TRACE_PLACES
+    return next((place for place in places if place.is_file()), None)
+
+
+def usable_port(preferred: int) -> int:
+    """`preferred` if nothing listens there, otherwise one the kernel picks (loopback)."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", preferred))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
