@@ -1,1 +1,1 @@
-"""The published ledger: layout, writer, reader, rings, invariants, catalogue, byte formulas. Imports nothing of ours."""
+"""The published ledger: layout, writer, reader, rings, invariants, catalogue, formulas. Imports nothing of ours."""

@@ -189,7 +189,7 @@ def _place(sections: list[Section], start: int) -> tuple[list[Section], int]:
 
 
 def plan_layout(limits: Limits) -> Layout:
-    """Place every section for `limits`. The description names offsets that its own length moves: it gets a fixed room."""
+    """Place every section. The description names offsets that its own length moves, so it gets a fixed room."""
     stats = plan_stats(limits.tenant_columns)
     bare = [Section(name, np.dtype(t), shape, unit, text) for name, t, shape, unit, text in _specs(limits, stats)]
     room = len(_describe(limits, stats, bare)) + 24 * len(bare)
