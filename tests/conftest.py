@@ -39,6 +39,10 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "import-linter": (lambda: importlib.util.find_spec("importlinter") is not None, "import-linter is not installed"),
     "promtool": (lambda: shutil.which("promtool") is not None, "promtool is not on the path (apt: prometheus)"),
     "root": (lambda: os.geteuid() == 0, "only root can take another uid"),
+    "traces": (
+        lambda: (Path(__file__).parents[2] / "shared" / "traces").is_dir(),
+        "the public request traces are not at ../shared/traces",
+    ),
     "tmpfs": (lambda: os.access("/dev/shm", os.W_OK), "no writable /dev/shm"),
 }
 

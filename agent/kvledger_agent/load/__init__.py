@@ -1,0 +1,1 @@
+"""`kvledger load`: open-loop load against any OpenAI-compatible endpoint. Never talks to an engine in any other way."""
