@@ -10,7 +10,10 @@ import msgspec
 
 
 class NewRequest(msgspec.Struct, tag="new", frozen=True, kw_only=True):
-    """A request to compute. `salt` isolates prefix sharing; `n` sequences are forked from one prompt."""
+    """A request to compute. `salt` isolates prefix sharing; `n` sequences are forked from one prompt.
+
+    `arrived_ns` is the ledger clock at which it was received; 0 = when the core takes it.
+    """
 
     request_id: str
     prompt: list[int]
@@ -22,6 +25,7 @@ class NewRequest(msgspec.Struct, tag="new", frozen=True, kw_only=True):
     seed: int = 0
     salt: str = ""
     stop_tokens: list[int] = []
+    arrived_ns: int = 0
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True, kw_only=True):
