@@ -29,10 +29,14 @@ class NewRequest(msgspec.Struct, tag="new", frozen=True, kw_only=True):
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True, kw_only=True):
-    """Give up requests; `cause` is a `CancelCause` word. Unknown or ended ids are ignored."""
+    """Give up requests; `cause` is a `CancelCause` word. Unknown or ended ids are ignored.
+
+    `since_ns` is the ledger clock at which the HTTP side knew it; 0 = when the core takes it.
+    """
 
     request_ids: list[str]
     cause: str
+    since_ns: int = 0
 
 
 class Drain(msgspec.Struct, tag="drain", frozen=True):
