@@ -144,7 +144,7 @@ class Ledger:
         self.now_ns = self.clock.now_ns()
         return self.seq
 
-    def stamp(self, blocks: NDArray[np.int32]) -> None:
+    def stamp(self, blocks: NDArray[np.signedinteger[Any]]) -> None:
         """Mark blocks (1-D ids) as changing in this publication. Must come before the change itself."""
         self.blocks.changed_seq[blocks] = self.seq
 
