@@ -6,7 +6,8 @@ LedgerError
 │   ├── OtherVersion            a ledger whose major version (or required section) this reader does not know
 │   ├── Truncated               shorter than its header says
 │   ├── NotPermitted            mode, owner or group forbids it
-│   └── SameProcess             opened by the process that writes it: the close would drop the writer's lock
+│   ├── SameProcess             opened by the process that writes it: the close would drop the writer's lock
+│   └── Busy                    the writer moved on during every look, and no earlier sample exists
 └── LedgerUnwritable            a ledger that cannot be created
     ├── NoSpace                 the file system cannot hold it
     ├── NotMemory               the directory is on disk, where a page store can stall the engine
@@ -45,6 +46,10 @@ class NotPermitted(LedgerUnreadable):
 
 class SameProcess(LedgerUnreadable):
     """This process writes the file; closing a reader of it would drop the writer's lock."""
+
+
+class Busy(LedgerUnreadable):
+    """The writer moved on during every look, and there is no earlier sample to serve."""
 
 
 class LedgerUnwritable(LedgerError):

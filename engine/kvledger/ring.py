@@ -55,9 +55,9 @@ def trusted(copy: NDArray[Any], *, since: int, head_before: int, reserved_after:
     `head_before` was read before the copy and `reserved_after` after it. A `since` beyond the head (another epoch, or
     damage) starts over at the oldest record there is.
     """
-    size = len(copy)
+    size, head_before = len(copy), max(head_before, 0)
     if not 0 <= since <= head_before:
         since = 0
-    first = min(max(since, reserved_after - size, 0), head_before)
+    first = min(max(since, head_before - size, reserved_after - size), head_before)
     slots = np.arange(first, head_before) % size
     return RingWindow(copy[slots], first, first - since)

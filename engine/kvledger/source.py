@@ -35,11 +35,11 @@ class Source(Protocol):
 
 
 class MemorySource:
-    """A ledger in memory: a writer's own image, or bytes of a recording. Its writer is taken to live."""
+    """A ledger in memory: a writer's own image, or, with `writer_lives` false, what a writer left behind."""
 
-    def __init__(self, data: memoryview | bytes, *, writer_pid: int | None = None) -> None:
+    def __init__(self, data: memoryview | bytes, *, writer_lives: bool = True) -> None:
         self._data = memoryview(data)
-        self._writer_pid = writer_pid
+        self._writer_pid = os.getpid() if writer_lives else None
 
     def size(self) -> int:
         """Bytes held."""

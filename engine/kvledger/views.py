@@ -93,8 +93,8 @@ class Tenants:
 
 
 @dataclass(slots=True)
-class Slots:
-    """Request slots, shape (max_requests,), (max_requests, groups) or (max_requests, causes)."""
+class SlotColumns:
+    """What is known of a request, shape (rows,), (rows, groups) or (rows, causes)."""
 
     serial: U64
     parent_serial: U64
@@ -129,6 +129,12 @@ class Slots:
     table_blocks: I32
     first_chunk: I32
     last_chunk: I32
+
+
+@dataclass(slots=True)
+class Slots(SlotColumns):
+    """Request slots, one row each, and their free stack."""
+
     free_slots: I32
 
 
@@ -143,7 +149,7 @@ class Rings:
 
 PREFIXES: dict[type[Any], str] = {
     Blocks: "block", Free: "free", Index: "index", Evict: "evict", Arena: "arena",
-    Pins: "pin", Tenants: "tenant", Slots: "slot", Rings: "ring",
+    Pins: "pin", Tenants: "tenant", SlotColumns: "slot", Slots: "slot", Rings: "ring",
 }  # fmt: skip
 
 View = TypeVar("View")

@@ -1,0 +1,54 @@
+"""Memory that readers copy into, used again at every look and shared by the ledgers one thread reads in turn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.head import Head
+from kvledger.source import Source
+
+
+class Buffers:
+    """Named byte buffers that only grow. Bytes handed out lie in their buffer until the name is asked for again.
+
+    Readers that share one `Buffers` hold one copy of the largest ledger instead of one copy each; whatever they hand
+    out as borrowed is then valid until the next look at any of them.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, NDArray[np.uint8]] = {}
+
+    def take(self, name: str, nbytes: int) -> NDArray[np.uint8]:
+        """Uninitialised bytes in the buffer `name`."""
+        held = self._held.get(name)
+        if held is None or len(held) < nbytes:
+            held = self._held[name] = np.empty(nbytes, np.uint8)
+        return held[:nbytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes reserved by all buffers; pages of them that were never touched take no memory."""
+        return sum(len(held) for held in self._held.values())
+
+
+class Sections:
+    """Sections of one ledger, copied whole or in part into buffers. Knows where bytes lie, not what they mean."""
+
+    def __init__(self, source: Source, head: Head, buffers: Buffers) -> None:
+        self.source, self.head, self._buffers = source, head, buffers
+
+    def read(self, name: str, rows: int | None = None, *, start: int = 0, buffer: str | None = None) -> NDArray[Any]:
+        """Rows [start, start + rows) of a section, all by default; borrowed. Raises `Truncated`."""
+        section = self.head.sections[name]
+        rows = section.shape[0] - start if rows is None else rows
+        assert 0 <= start <= start + rows <= section.shape[0], (name, start, rows)
+        shape = (rows, *section.shape[1:])
+        row_bytes = math.prod(shape[1:]) * section.dtype.itemsize
+        target = self._buffers.take(buffer or name, rows * row_bytes)
+        if rows:
+            self.source.read_into(section.offset + start * row_bytes, target)
+        return target.view(section.dtype).reshape(shape)

@@ -1,0 +1,208 @@
+"""What a ledger itself shows to be wrong, block by block. Pure functions of an audit; they remember nothing.
+
+A suspect is a block whose structures contradict each other in one published state. Whether it is a leak, and since
+when, is the agent's to say: it alone sees time pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.audit import Audit, count_blocks
+from kvledger.snapshot import Sample
+from kvledger.views import I32, I64
+from kvledger.words import BlockState, FindingKind, PinKind, RequestState
+
+FINISHING_LIMIT_SECONDS = 30.0
+MOST_SUSPECTS = 4096
+Found = tuple[FindingKind, I32, I64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """One contradiction.
+
+    `block` is -1 where a request, not a block, is meant. `stamp` is the publication that last changed the block (or
+    slot): the same suspect with the same stamp has not moved. `owner` is the serial of the request that allocated the
+    block, 0 if none did. `excess` counts references above (or, for a missing reference, below) what tables and pins
+    explain, and elsewhere the entries at fault. `holders` are the slots whose tables name the block, `pins` the kinds
+    of pin on it.
+    """
+
+    kind: FindingKind
+    block: int
+    stamp: int
+    owner: int
+    excess: int
+    holders: tuple[int, ...] = ()
+    pins: tuple[str, ...] = ()
+
+
+def suspects(
+    audit: Audit, *, finishing_limit_seconds: float = FINISHING_LIMIT_SECONDS, limit: int = MOST_SUSPECTS
+) -> list[Suspect]:
+    """Every contradiction among stable blocks, at most `limit` of each kind; and requests too long in `finishing`."""
+    found: list[Suspect] = []
+    for kind, blocks, excess in _contradictions(audit):
+        found += _described(audit, kind, blocks, excess, limit)
+    return found + _finishing_overdue(audit, finishing_limit_seconds)[:limit]
+
+
+def _contradictions(audit: Audit) -> Iterator[Found]:
+    yield from _references(audit)
+    yield from _listings(audit)
+    yield FindingKind.SHARED_WRITE, *_counted(_shared_writes(audit))
+    yield FindingKind.STALE_INDEX_ENTRY, *_counted(_stale_index_entries(audit))
+    yield FindingKind.PIN_OVERDUE, *_counted(audit.pins.block[audit.pins.overdue(audit.now_ns)])
+
+
+def _references(audit: Audit) -> Iterator[Found]:
+    """Reference counts against the tables and pins that explain them."""
+    explained = audit.table_references + audit.pin_references
+    wrong = np.flatnonzero(audit.ref_count != explained).astype(np.int32)
+    excess = audit.ref_count[wrong].astype(np.int64) - explained[wrong]
+    yield FindingKind.EXCESS_REFERENCE, wrong[excess > 0], excess[excess > 0]
+    yield FindingKind.MISSING_REFERENCE, wrong[excess < 0], -excess[excess < 0]
+
+
+def _listings(audit: Audit) -> Iterator[Found]:
+    """Every block with no reference is in the free list or the eviction order, once; no other block is in either."""
+    listed = count_blocks(audit.free, audit.capacity_blocks)
+    listed += count_blocks(audit.evict_blocks, audit.capacity_blocks)
+    held = audit.ref_count > 0
+    lost = np.flatnonzero(~held & (listed == 0)).astype(np.int32)
+    yield FindingKind.LOST_BLOCK, lost, np.ones(len(lost), np.int64)
+    listed += held
+    twice = np.flatnonzero(listed > 1).astype(np.int32)
+    yield FindingKind.DOUBLE_LISTED, twice, listed[twice].astype(np.int64) - 1
+
+
+def _shared_writes(audit: Audit) -> I32:
+    """Blocks in two or more tables into which a slot has written tokens that it had to copy the block for.
+
+    A slot has written positions [own_from_token, computed_tokens); the engine raises own_from_token whenever blocks of
+    the slot become shareable, so a block with such a position must be the slot's alone.
+    """
+    tables, slots = audit.tables, audit.slots
+    if not len(slots):
+        return np.empty(0, np.int32)
+    size = np.tile([group.block_size_tokens for group in audit.head.limits.groups], len(slots))
+    own = np.repeat(np.maximum(slots.own_from_token, 0).astype(np.int64), tables.groups)
+    computed = np.repeat(slots.computed_tokens.astype(np.int64), tables.groups)
+    lengths = np.diff(tables.offsets)
+    first = np.minimum(own // size, lengths)
+    written = np.where(computed > own, np.clip(-(-computed // size), 0, lengths) - first, 0)
+    written = np.maximum(written, 0)
+    starts = np.cumsum(written) - written
+    entries = np.arange(int(written.sum())) + np.repeat(tables.offsets[:-1] + first - starts, written)
+    blocks = tables.blocks[entries]
+    blocks = blocks[blocks >= 0]
+    shared: I32 = blocks[audit.table_references[blocks] > 1]
+    return shared
+
+
+def _stale_index_entries(audit: Audit) -> I32:
+    """Blocks and index entries that do not name each other, or whose keys differ, or that hold no content."""
+    entries = np.flatnonzero(audit.index_block >= 0)
+    blocks = audit.index_block[entries]
+    if len(blocks) and int(blocks.max()) >= audit.capacity_blocks:
+        inside = blocks < audit.capacity_blocks
+        entries, blocks = entries[inside], blocks[inside]
+    true = (audit.index_slot[blocks] == entries) & (audit.prefix_hash[blocks] == audit.index_key[entries])
+    true &= audit.state[blocks] != int(BlockState.FREE)
+    claims = audit.index_slot >= 0
+    claims[blocks[true]] = False
+    stale: I32 = np.concatenate([blocks[~true], np.flatnonzero(claims).astype(np.int32)])
+    return stale
+
+
+def _counted(blocks: I32) -> tuple[I32, I64]:
+    unique, times = np.unique(blocks, return_counts=True)
+    return unique, times.astype(np.int64)
+
+
+def _described(audit: Audit, kind: FindingKind, blocks: I32, excess: I64, limit: int) -> list[Suspect]:
+    if not len(blocks):
+        return []
+    owners = audit.values("owner", blocks)
+    stamps = audit.values("changed_seq", blocks)  # last: a stamp vouches for what was read before it
+    rows = np.flatnonzero(stamps <= max(audit.published_seq, 0))[:limit]
+    holders = _holders(audit, blocks[rows])
+    pins = _pins(audit, blocks[rows])
+    return [
+        Suspect(
+            kind=kind,
+            block=(block := int(blocks[row])),
+            stamp=int(stamps[row]),
+            owner=int(owners[row]),
+            excess=int(excess[row]),
+            holders=holders.get(block, ()),
+            pins=pins.get(block, ()),
+        )
+        for row in rows.tolist()
+    ]
+
+
+def _holders(audit: Audit, blocks: I32) -> dict[int, tuple[int, ...]]:
+    """Slots whose tables name any of `blocks`, by block."""
+    entries = np.flatnonzero(np.isin(audit.tables.blocks, blocks))
+    tables = np.searchsorted(audit.tables.offsets, entries, side="right") - 1
+    slots = audit.slots.slot[tables // audit.tables.groups]
+    held: dict[int, set[int]] = {}
+    for block, slot in zip(audit.tables.blocks[entries].tolist(), slots.tolist(), strict=True):
+        held.setdefault(block, set()).add(slot)
+    return {block: tuple(sorted(of)) for block, of in held.items()}
+
+
+def _pins(audit: Audit, blocks: I32) -> dict[int, tuple[str, ...]]:
+    rows = np.flatnonzero(np.isin(audit.pins.block, blocks))
+    held: dict[int, tuple[str, ...]] = {}
+    for block, kind in zip(audit.pins.block[rows].tolist(), audit.pins.kind[rows].tolist(), strict=True):
+        held[block] = (*held.get(block, ()), _pin_word(kind))
+    return held
+
+
+def _pin_word(kind: int) -> str:
+    return PinKind(kind).word if kind < len(PinKind) else f"kind_{kind}"
+
+
+def _finishing_overdue(audit: Audit, limit_seconds: float) -> list[Suspect]:
+    slots = audit.slots
+    ended = (slots.state == int(RequestState.FINISHING)) & (slots.finishing_ns > 0) & slots.settled
+    age = np.float64(audit.now_ns) - slots.finishing_ns.astype(np.float64)
+    return [
+        Suspect(
+            kind=FindingKind.FINISHING_OVERDUE,
+            block=-1,
+            stamp=int(slots.changed_seq[row]),
+            owner=int(slots.serial[row]),
+            excess=int(slots.table_blocks[row].sum(dtype=np.int64)),
+            holders=(int(slots.slot[row]),),
+        )
+        for row in np.flatnonzero(ended & (age > limit_seconds * 1e9)).tolist()
+    ]
+
+
+def counts(sample: Sample, audit: Audit | None = None) -> Mapping[str, int]:
+    """Count identities that do not hold, by name, with the difference; empty when all hold.
+
+    free + cached + active = capacity always. The recounts of an audit (of the same publication, taken while nothing
+    moved) against the counts that the structures keep themselves.
+    """
+    free, cached, active = (sample.stats.whole(f"{word}_blocks") for word in BlockState.words())
+    differences = {"capacity": free + cached + active - sample.head.limits.capacity_blocks}
+    if audit is not None and audit.quiescent and audit.published_seq == sample.published_seq:
+        held = audit.ref_count > 0
+        differences |= {
+            "free": len(audit.free) - free,
+            "cached": len(audit.evict_blocks) - cached,
+            "active": int(np.count_nonzero(held)) - active,
+            "state": int(np.count_nonzero(held != (audit.state == int(BlockState.ACTIVE)))),
+            "index": int(np.count_nonzero(audit.index_block >= 0)) - audit.control["index_used"],
+        }
+    return {name: difference for name, difference in differences.items() if difference}
