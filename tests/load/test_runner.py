@@ -20,7 +20,11 @@ from tests.load.endpoint import Behaviour, Endpoint, Seen, hang, refuse, serving
 
 SMALL = Profile(name="small", shapes=(Shape(prompt_tokens=(16, 32), output_tokens=(6, 12)),))
 STORM = dataclasses.replace(
-    PROFILES["storm"], shapes=SMALL.shapes, patience_seconds=(0.01, 0.05), disconnect_percent=40.0
+    PROFILES["storm"],
+    shapes=SMALL.shapes,
+    disconnect_percent=40.0,
+    patience_seconds=(0.01, 0.05),
+    drop_seconds=(0.01, 0.05),
 )
 
 

@@ -43,7 +43,9 @@ class Profile:
         disconnect_percent, timeout_percent, reconnect_percent: shares of requests with that fate; together at most 100.
         before_first_token_percent: of the disconnects and reconnects, those before the first token; the others drop at
             a uniformly drawn token of the stream.
-        patience_seconds: of a timeout, and of a drop before the first token, drawn uniformly.
+        patience_seconds: of a timeout, drawn log-uniformly.
+        drop_seconds: from the send to a drop before the first token, drawn log-uniformly; short ones come before the
+            first token of a fast endpoint too.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Profile:
     reconnect_percent: float = 0.0
     before_first_token_percent: float = 33.0
     patience_seconds: tuple[float, float] = (0.02, 2.0)
+    drop_seconds: tuple[float, float] = (0.001, 0.5)
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share outside 0 to 100 percent or fates above 100 percent together."""
@@ -152,12 +155,12 @@ class Draws:
 
     def fate(self, output_tokens: int) -> Fate:
         """What the client does with the next request."""
-        chance, before_first, where, patience = (self._fate.random() for _ in range(4))
+        chance, before_first, where, delay = (self._fate.random() for _ in range(4))
         kind = self._fate_kind(chance * 100)
         if kind is FateKind.FINISH:
             return FINISH
-        low, high = self._profile.patience_seconds
-        after_seconds = low + patience * (high - low)
+        low, high = self._profile.patience_seconds if kind is FateKind.TIMEOUT else self._profile.drop_seconds
+        after_seconds = low * (high / low) ** delay
         mid_stream = before_first * 100 >= self._profile.before_first_token_percent and output_tokens > 1
         if kind is not FateKind.TIMEOUT and mid_stream:
             return Fate(kind=kind, after_tokens=1 + int(where * (output_tokens - 1)))
