@@ -1,0 +1,110 @@
+"""The door: which requests are refused before any block is held, and what their clients are told. Changes nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvledger.words import RejectionReason, RequestClass
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.messages import NewRequest
+from kvledger_engine.request import RequestTable
+from kvledger_engine.waits import WaitQueue
+
+_MAX_NAME_BYTES = 64
+_MAX_ID_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is turned away; `advice` is one sentence for its client."""
+
+    reason: RejectionReason
+    advice: str
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later, here or at another replica."""
+        return self.reason in (RejectionReason.QUEUE_FULL, RejectionReason.DRAINING)
+
+
+class Door:
+    """Judges arrivals. Knows the sizes of the engine, the queue and the slots; holds nothing."""
+
+    def __init__(self, config: EngineConfig, requests: RequestTable, queue: WaitQueue) -> None:
+        self._config, self._requests, self._queue = config, requests, queue
+        self.draining = False
+
+    def refusal(self, request: NewRequest) -> Refusal | None:
+        """The first reason against a request, None when it may wait for its turn."""
+        if self.draining:
+            return Refusal(RejectionReason.DRAINING, "The engine shuts down: send the request to another replica.")
+        fault = self._fault_of_form(request) or self._fault_of_prompt(request)
+        if fault is not None:
+            return Refusal(RejectionReason.BAD_REQUEST, fault)
+        return self._too_long(request) or self._too_big(request) or self._no_room_to_wait(request)
+
+    def _fault_of_form(self, request: NewRequest) -> str | None:
+        limit = self._config.max_num_seqs
+        if not 1 <= len(request.request_id.encode()) <= _MAX_ID_BYTES:
+            return f"Use a request id of 1 to {_MAX_ID_BYTES} bytes."
+        if self._requests.is_live(request.request_id):
+            return "The request id belongs to a request that has not ended: use another one."
+        if request.max_tokens < 1:
+            return f"max_tokens={request.max_tokens}: ask for at least one token."
+        if not 1 <= request.n <= limit:
+            return f"n={request.n}: ask for 1 to {limit} sequences."
+        if not (math.isfinite(request.temperature) and request.temperature >= 0):
+            return f"temperature={request.temperature}: use a finite number of 0 or more."
+        if request.request_class not in RequestClass.words():
+            return f"Unknown request class: use one of {', '.join(RequestClass.words())}."
+        if not 1 <= len(request.tenant.encode()) <= _MAX_NAME_BYTES:
+            return f"Use a tenant name of 1 to {_MAX_NAME_BYTES} bytes."
+        return None
+
+    def _fault_of_prompt(self, request: NewRequest) -> str | None:
+        if not request.prompt:
+            return "The prompt is empty: send at least one token."
+        vocab_size = self._config.vocab_size
+        try:
+            ids = np.array(request.prompt + request.stop_tokens, np.int64)
+        except OverflowError:
+            return f"A token id lies outside the vocabulary of {vocab_size}."
+        if ids.min() < 0 or ids.max() >= vocab_size:
+            return f"A token id lies outside the vocabulary of {vocab_size}."
+        return None
+
+    def _too_long(self, request: NewRequest) -> Refusal | None:
+        limit, total = self._config.max_model_len_tokens, len(request.prompt) + request.max_tokens
+        if total <= limit:
+            return None
+        advice = (
+            f"Prompt ({len(request.prompt)}) and max_tokens ({request.max_tokens}) make {total} tokens, "
+            f"the context holds {limit}: shorten the prompt or ask for fewer tokens."
+        )
+        return Refusal(RejectionReason.CONTEXT_TOO_LONG, advice)
+
+    def _too_big(self, request: NewRequest) -> Refusal | None:
+        needed, capacity = self.most_blocks(request), self._config.capacity_blocks
+        if needed <= capacity:
+            return None
+        advice = (
+            f"The request may need {needed} blocks and the whole pool has {capacity}: "
+            f"shorten it, ask for fewer tokens{' or sequences' if request.n > 1 else ''}, or use a larger replica."
+        )
+        return Refusal(RejectionReason.EXCEEDS_POOL, advice)
+
+    def most_blocks(self, request: NewRequest) -> int:
+        """Blocks a request holds at the most: its sequences share the full blocks of their prompt and nothing else."""
+        size = self._config.block_size_tokens
+        shared = len(request.prompt) // size if request.n > 1 else 0
+        whole = -(-(len(request.prompt) + request.max_tokens) // size)
+        return shared + request.n * (whole - shared)
+
+    def _no_room_to_wait(self, request: NewRequest) -> Refusal | None:
+        if len(self._queue) < self._config.max_waiting and self._requests.free_slots >= request.n:
+            return None
+        advice = f"{len(self._queue)} requests wait already: try again later, with growing pauses."
+        return Refusal(RejectionReason.QUEUE_FULL, advice)

@@ -1,0 +1,106 @@
+"""Batch: what one step asks of the compute, and the protocol every compute fulfils. The contract between the two.
+
+Plain arrays, no request and no ledger in them. Shapes: r rows, t tokens in all rows, m samples, c block copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.views import I32, I64, U64
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One step. Row i computes positions [starts[i], starts[i] + counts[i]) of one sequence.
+
+    `tokens` I32[t] are the inputs of all rows, row after row. Row i's block table is
+    `table_blocks[table_offsets[i]:table_offsets[i + 1]]`, enough for its last position. `copy_source` and `copy_target`
+    I32[c] are blocks to copy before anything is written. Sample j is drawn after the last position of row
+    `sample_entry[j]` with `sample_temperature[j]` (0 = greedy) and `sample_seed[j]`, and belongs to slot
+    `sample_slots[j]`; a row has one sample, several where sequences are about to be forked from it, or none where its
+    prompt is not complete.
+    """
+
+    block_size_tokens: int
+    slots: I32
+    starts: I32
+    counts: I32
+    tokens: I32
+    table_blocks: I32
+    table_offsets: I32
+    copy_source: I32
+    copy_target: I32
+    sample_entry: I32
+    sample_slots: I32
+    sample_seed: U64
+    sample_temperature: F32
+
+
+class Compute(Protocol):
+    """Fills the cache for a batch and draws its samples."""
+
+    def execute(self, batch: Batch) -> I32:
+        """One token id per sample, I32[m]. Whatever it raises ends the requests of the batch as `engine_error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a step while it is put together: which slot computes how many tokens from where.
+
+    `lengths` is how many tokens the sequence has; a row that reaches it is sampled.
+    """
+
+    slots: I32
+    starts: I32
+    counts: I32
+    lengths: I32
+
+    @classmethod
+    def none(cls) -> Rows:
+        """No row."""
+        empty = np.zeros(0, np.int32)
+        return cls(empty, empty, empty, empty)
+
+    @property
+    def ends(self) -> I32:
+        """Tokens in the cache once the step is done."""
+        return self.starts + self.counts
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens the step computes."""
+        return int(self.counts.sum())
+
+    def where(self, mask: NDArray[np.bool_]) -> Rows:
+        """The rows a boolean mask of shape (r,) selects."""
+        return Rows(self.slots[mask], self.starts[mask], self.counts[mask], self.lengths[mask])
+
+    def without(self, slots: I32) -> Rows:
+        """The rows of all other slots."""
+        return self.where(~np.isin(self.slots, slots))
+
+    def plus(self, rows: list[tuple[int, int, int, int]]) -> Rows:
+        """These rows and more of them, each (slot, start, count, length)."""
+        if not rows:
+            return self
+        more = np.array(rows, np.int32).T
+        return Rows(
+            np.concatenate((self.slots, more[0])),
+            np.concatenate((self.starts, more[1])),
+            np.concatenate((self.counts, more[2])),
+            np.concatenate((self.lengths, more[3])),
+        )
+
+
+def ragged_positions(starts: I32, counts: I32) -> I64:
+    """starts[i], starts[i] + 1, … for counts[i] positions of every row, row after row."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    positions: I64 = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+    return positions

@@ -1,0 +1,152 @@
+"""EngineConfig: all that one engine core is told at its start, checked. Owns defaults; reads no file and no flag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from kvledger.limits import Group, Limits
+from kvledger_engine.errors import BadConfig
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "int | None": (int, type(None)),
+    "float | None": (int, float, type(None)),
+}
+_POSITIVE = (
+    "capacity_blocks",
+    "block_size_tokens",
+    "bytes_per_token",
+    "vocab_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_waiting",
+    "max_tenants",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One engine core. Raises `BadConfig`, or `kvledger.errors.BadGeometry` for what no ledger can hold.
+
+    `max_requests` (request slots) defaults to max_num_seqs + max_waiting; `reserve_bytes` to the size of the token
+    store, which is what this engine keeps beside its cells. `price_per_hour` is what the whole pool costs an hour;
+    None = no price. `seed` salts prefix keys and drives whatever the engine draws.
+    """
+
+    engine: str = "engine"
+    model: str = "cell"
+    rank: int = 0
+    capacity_blocks: int = 1024
+    block_size_tokens: int = 16
+    bytes_per_token: int = 8
+    vocab_size: int = 256
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_model_len_tokens: int = 4096
+    max_waiting: int = 1024
+    max_requests: int | None = None
+    max_tenants: int = 64
+    admission_watermark_blocks: int = 0
+    alert_watermark_ratio: float = 0.9
+    reserve_bytes: int | None = None
+    prefix_caching: bool = True
+    chunked_prefill: bool = True
+    price_per_hour: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check_kind(field.name, str(field.type))
+        for name in _POSITIVE:
+            self._require(name, getattr(self, name) >= 1, "use 1 or more")
+        self._check_lengths()
+        self._require(
+            "admission_watermark_blocks",
+            0 <= self.admission_watermark_blocks < self.capacity_blocks,
+            f"use 0 or more, and less than capacity_blocks={self.capacity_blocks}",
+        )
+        self._require("alert_watermark_ratio", 0 < self.alert_watermark_ratio <= 1, "use a ratio above 0, at most 1")
+        self._require("price_per_hour", self.price_per_hour is None or self.price_per_hour >= 0, "use 0 or more")
+        self._require("reserve_bytes", self.reserve_bytes is None or self.reserve_bytes >= 0, "use 0 or more")
+        self._require(
+            "max_requests",
+            self.request_slots >= self.max_num_seqs + self.max_waiting,
+            f"use at least max_num_seqs + max_waiting = {self.max_num_seqs + self.max_waiting}",
+        )
+        self.limits()
+
+    def _check_kind(self, name: str, kind: str) -> None:
+        value = getattr(self, name)
+        fits = isinstance(value, _KINDS[kind]) and (kind == "bool") == isinstance(value, bool)
+        self._require(name, fits and value == value, f"it must be of type {kind}")
+
+    def _check_lengths(self) -> None:
+        self._require("max_model_len_tokens", self.max_model_len_tokens >= 2, "use 2 or more: a prompt and one token")
+        # Every running sequence decodes in every step; without this bound one could be left out for ever.
+        self._require(
+            "max_num_batched_tokens",
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            f"use at least max_num_seqs={self.max_num_seqs}",
+        )
+        self._require(
+            "max_num_batched_tokens",
+            self.chunked_prefill or self.max_num_batched_tokens >= self.max_model_len_tokens,
+            "without chunked_prefill a prompt is computed in one step: "
+            f"use at least max_model_len_tokens={self.max_model_len_tokens}",
+        )
+
+    def _require(self, name: str, holds: bool, remedy: str) -> None:
+        if not holds:
+            raise BadConfig(f"{name}={getattr(self, name)!r}: {remedy}")
+
+    @property
+    def request_slots(self) -> int:
+        """Request slots of the ledger."""
+        return self.max_num_seqs + self.max_waiting if self.max_requests is None else self.max_requests
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
+        """A configuration from keys and values. Raises `BadConfig` for an unknown key, with the nearest known one."""
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+                raise BadConfig(f"unknown key {key!r}: {hint}")
+        return cls(**values)
+
+    def limits(self) -> Limits:
+        """The ledger this engine writes. The arena holds every table there can be at once."""
+        block_bytes = self.bytes_per_token * self.block_size_tokens
+        table_blocks = -(-self.max_model_len_tokens // self.block_size_tokens)
+        token_store_bytes = 4 * self.request_slots * self.max_model_len_tokens
+        return Limits(
+            engine=self.engine,
+            model=self.model,
+            rank=self.rank,
+            capacity_blocks=self.capacity_blocks,
+            max_requests=self.request_slots,
+            groups=(
+                Group(
+                    block_size_tokens=self.block_size_tokens,
+                    block_bytes=block_bytes,
+                    bytes_per_token=self.bytes_per_token,
+                ),
+            ),
+            max_logical_blocks=self.max_num_seqs * table_blocks,
+            max_tenants=self.max_tenants,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len_tokens=self.max_model_len_tokens,
+            budget_bytes=self.capacity_blocks * block_bytes,
+            reserve_bytes=token_store_bytes if self.reserve_bytes is None else self.reserve_bytes,
+            alert_watermark_ratio=float(self.alert_watermark_ratio),
+            admission_watermark_blocks=self.admission_watermark_blocks,
+            prefix_caching=self.prefix_caching,
+        )

@@ -1,0 +1,223 @@
+"""The engine's loop: one thread that owns every request, and the publications in which anything changes.
+
+A step is two publications with the compute between them: plan and publish, compute, apply and publish. Submissions and
+cancellations come between steps and are a publication each. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvledger.views import I32
+from kvledger.words import CancelCause, Event, FinishReason, RejectionReason, ReleaseCause, StepPhase
+from kvledger.writer import Ledger
+from kvledger_engine.admission import Door, Refusal
+from kvledger_engine.batch import Batch, Compute
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.ending import Ending
+from kvledger_engine.faults import FaultPlan
+from kvledger_engine.kvcache import KvCache
+from kvledger_engine.messages import Finished, NewRequest, Refused, Token
+from kvledger_engine.progress import Progress
+from kvledger_engine.request import RequestTable
+from kvledger_engine.scheduler import Scheduler
+from kvledger_engine.waits import WaitQueue
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_SECOND = 1e9
+_SECONDS_PER_HOUR = 3600
+_RELEASE_OF_CANCEL = {CancelCause.DISCONNECT: ReleaseCause.DISCONNECT, CancelCause.API: ReleaseCause.API}
+
+
+class EngineLoop:
+    """An engine core without a process around it. `fault` switches on one defect of the cache, for drills."""
+
+    def __init__(self, config: EngineConfig, ledger: Ledger, compute: Compute, fault: FaultPlan | None = None) -> None:
+        self._config, self._ledger, self._compute = config, ledger, compute
+        self._requests = RequestTable(config, ledger)
+        self._cache = KvCache(ledger, faults=fault)
+        self._queue = WaitQueue(ledger)
+        self._door = Door(config, self._requests, self._queue)
+        self._ending = Ending(ledger, self._requests, self._cache)
+        self._scheduler = Scheduler(
+            config, ledger, requests=self._requests, cache=self._cache, queue=self._queue, ending=self._ending
+        )
+        self._progress = Progress(
+            ledger, requests=self._requests, cache=self._cache, scheduler=self._scheduler, ending=self._ending
+        )
+        self._take_handles()
+
+    def _take_handles(self) -> None:
+        stats = self._ledger.stats
+        self._values = stats.values
+        self._running, self._waiting = stats.gauge("running"), stats.gauge("waiting")
+        self._steps, self._steps_total = stats.gauge("steps"), stats.counter("engine_steps_total")
+        self._prompt_tokens = stats.counter("prompt_tokens_total")
+        self._rejections = [stats.counter("rejections_total", reason=reason.word) for reason in RejectionReason]
+        self._tenant_rejections = stats.tenant_counter("tenant_rejections_total")
+        self._phases = [stats.histogram("step", phase=phase.word) for phase in StepPhase]
+        self._cost = stats.tenant_counter("cost_total")
+        self._block_seconds = stats.tenant_counter("block_seconds_total")
+        self._priced = self._block_seconds.copy()
+
+    # -- between steps --------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do or to hand out."""
+        return self._is_active or bool(self._ending.outbox)
+
+    @property
+    def _is_active(self) -> bool:
+        return len(self._scheduler.running) > 0 or len(self._queue) > 0
+
+    def submit(self, request: NewRequest) -> Refused | None:
+        """Take a request in, or say why not. One publication."""
+        refused = self.submit_many([request])
+        return refused[0] if refused else None
+
+    def submit_many(self, requests: Sequence[NewRequest]) -> list[Refused]:
+        """Take requests in, in this order, in one publication. Returns those that were refused, which are counted."""
+        if not requests:
+            return []
+        self._ledger.begin()
+        refused = [answer for answer in map(self._receive, requests) if answer is not None]
+        self._publish()
+        return refused
+
+    def _receive(self, request: NewRequest) -> Refused | None:
+        refusal = self._door.refusal(request)
+        if refusal is not None:
+            return self._refuse(request, refusal)
+        now_ns = self._ledger.now_ns
+        # A request that came while a step ran has waited for that step already.
+        arrived_ns = min(request.arrived_ns, now_ns) if request.arrived_ns > 0 else now_ns
+        column = self._ledger.tenant_column(request.tenant)
+        group = self._requests.open(request, tenant_column=column, arrived_ns=arrived_ns)
+        self._queue.arrive(group)
+        self._values[self._prompt_tokens] += len(request.prompt)
+        self._ledger.events(Event.ARRIVED, self._ledger.slots.serial[group])
+        return None
+
+    def _refuse(self, request: NewRequest, refusal: Refusal) -> Refused:
+        self._values[self._rejections[refusal.reason]] += 1
+        self._tenant_rejections[self._ledger.tenant_column(request.tenant)] += 1
+        self._ledger.event(Event.REJECTED, self._requests.next_serial(), detail=refusal.reason)
+        return Refused(
+            request_id=request.request_id,
+            reason=refusal.reason.word,
+            advice=refusal.advice,
+            retryable=refusal.retryable,
+        )
+
+    def cancel(self, request_ids: Sequence[str], cause: CancelCause, *, since_ns: int | None = None) -> None:
+        """End requests in whatever state they are; unknown and ended ones are ignored. One publication.
+
+        Their blocks are back when this returns; `since_ns` is when the cancel was received; None = now.
+        """
+        groups = [group for group in map(self._requests.slots_of, dict.fromkeys(request_ids)) if len(group)]
+        if not groups:
+            return
+        self._ledger.begin()
+        for group in groups:
+            self._leave_queue(group)
+            self._ending.end(
+                group,
+                FinishReason.CANCELLED,
+                release=_RELEASE_OF_CANCEL[cause],
+                cancel=cause,
+                since_ns=since_ns,
+            )
+        self._scheduler.drop_ended()
+        self._publish()
+
+    def _leave_queue(self, group: I32) -> None:
+        for slot in group.tolist():
+            if slot in self._queue:
+                self._queue.leave(slot)
+
+    def drain(self) -> None:
+        """Refuse new requests from now on; those accepted go on to their end."""
+        self._door.draining = True
+
+    def close(self) -> None:
+        """Leave a closed ledger behind."""
+        self._ledger.close()
+
+    # -- a step ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[Token | Finished]:
+        """Compute one step and hand out what came of it. Without work nothing is published."""
+        if self._is_active:
+            self._step()
+        outbox, self._ending.outbox = self._ending.outbox, []
+        return outbox
+
+    def _step(self) -> None:
+        clock = self._ledger.clock
+        started = clock.now_ns()
+        self._ledger.begin()
+        batch = self._scheduler.schedule()
+        scheduled = clock.now_ns()
+        self._publish()
+        published = clock.now_ns()
+        sampled = self._execute(batch) if batch is not None else None
+        computed = clock.now_ns()
+        self._ledger.begin()
+        if batch is not None:
+            self._apply(batch, sampled)
+        self._values[self._steps] += 1
+        self._values[self._steps_total] += 1
+        applied = clock.now_ns()
+        self._time(StepPhase.SCHEDULE, scheduled - started)
+        self._time(StepPhase.MODEL, computed - published)
+        self._time(StepPhase.SAMPLE, applied - computed)
+        self._time(StepPhase.PUBLISH, published - scheduled)
+        self._publish()
+
+    def _time(self, phase: StepPhase, elapsed_ns: int) -> None:
+        self._phases[phase].observe(elapsed_ns / _NS_PER_SECOND)
+
+    def _execute(self, batch: Batch) -> I32 | FinishReason:
+        """The samples of a batch, or how its requests end if the compute fails."""
+        try:
+            sampled = self._compute.execute(batch)
+            if sampled.shape != batch.sample_slots.shape:
+                raise ValueError(f"{sampled.shape} tokens for {batch.sample_slots.shape} samples")
+        except MemoryError:
+            logger.exception("step=%d rows=%d end=out_of_memory", self._ledger.seq, len(batch.slots))
+            return FinishReason.OUT_OF_MEMORY
+        except Exception:
+            logger.exception("step=%d rows=%d end=engine_error", self._ledger.seq, len(batch.slots))
+            return FinishReason.ENGINE_ERROR
+        return sampled
+
+    def _apply(self, batch: Batch, sampled: I32 | FinishReason | None) -> None:
+        if isinstance(sampled, np.ndarray):
+            self._progress.apply(batch, sampled)
+            return
+        assert sampled is not None
+        # What the failed step wrote is not in the prefix index, and everybody who could read it ends here.
+        self._cache.copies_done()
+        groups = [self._requests.group(slot) for slot in batch.slots.tolist()]
+        self._ending.end(np.concatenate(groups), sampled, release=ReleaseCause.ERROR)
+        self._scheduler.drop_ended()
+
+    def _publish(self) -> None:
+        """Show the sizes of running set and queue, price what was held, and close the publication."""
+        self._values[self._running] = len(self._scheduler.running)
+        self._values[self._waiting] = self._queue.sequences
+        self._price()
+        self._ledger.end(idle=not self._is_active)
+
+    def _price(self) -> None:
+        """Turn new block-seconds into cost; those of the last publication, since its end is when they are counted."""
+        if self._config.price_per_hour is None:
+            return
+        held = self._block_seconds - self._priced
+        self._cost += held * (self._config.price_per_hour / _SECONDS_PER_HOUR / self._config.capacity_blocks)
+        self._priced = self._block_seconds.copy()

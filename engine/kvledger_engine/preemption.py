@@ -1,0 +1,24 @@
+"""Who gives way when the pool is short: a pure choice over arrays. Releases nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.views import I64, U8, U64
+from kvledger.words import RequestClass
+
+PRIORITY: NDArray[np.int8] = np.zeros(len(RequestClass), np.int8)
+"""Priority by request class; the higher one stays longer."""
+PRIORITY[RequestClass.BATCH] = 0
+PRIORITY[RequestClass.DEFAULT] = 1
+PRIORITY[RequestClass.INTERACTIVE] = 2
+
+
+def order_of_sacrifice(request_classes: U8, serials: U64) -> I64:
+    """Indices, the first to give way first: lowest priority, then latest arrival (greatest serial). The last one stays.
+
+    Serials differ, so the order is total: whoever comes last in it is never preempted, and so gets done.
+    """
+    latest_first = np.argsort(serials)[::-1]
+    return latest_first[np.argsort(PRIORITY[request_classes[latest_first]], kind="stable")]

@@ -1,0 +1,118 @@
+"""What a computed step changes: cached tokens, forks, new tokens, and which sequences are done.
+
+Owns the meaning of a sample. A token is appended and handed out once; one computed again after a preemption is neither.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.stats import Histogram
+from kvledger.views import I32, I64
+from kvledger.words import Event, FinishReason, ReleaseCause, RequestClass
+from kvledger.writer import Ledger
+from kvledger_engine.batch import Batch
+from kvledger_engine.ending import Ending
+from kvledger_engine.kvcache import KvCache
+from kvledger_engine.messages import Token
+from kvledger_engine.request import RequestTable
+from kvledger_engine.scheduler import Scheduler
+
+_NS_PER_SECOND = 1e9
+
+
+class Progress:
+    """Applies computed batches, within an open publication."""
+
+    def __init__(
+        self, ledger: Ledger, *, requests: RequestTable, cache: KvCache, scheduler: Scheduler, ending: Ending
+    ) -> None:
+        self._ledger, self._slots, self._requests = ledger, ledger.slots, requests
+        self._cache, self._scheduler, self._ending = cache, scheduler, ending
+        stats = ledger.stats
+        self._values = stats.values
+        self._generated = stats.counter("generation_tokens_total")
+        self._recomputed = stats.counter("recomputed_tokens_total")
+        self._last_token_gauge = stats.gauge("last_token_ns")
+        self._first = [stats.histogram("time_to_first_token", **{"class": kind.word}) for kind in RequestClass]
+        self._gap = [stats.histogram("inter_token_latency", **{"class": kind.word}) for kind in RequestClass]
+
+    def apply(self, batch: Batch, sampled: I32) -> None:
+        """Take over what was computed: `sampled` I32[m], one token per sample of the batch."""
+        self._store(batch)
+        if self._requests.unforked:
+            self._fork(batch)
+        if len(sampled):
+            lengths = self._append(batch.sample_slots, sampled)
+            self._measure(batch.sample_slots, lengths)
+            self._hand_out(batch.sample_slots, sampled)
+            self._end_done(batch.sample_slots, sampled, lengths)
+
+    def _store(self, batch: Batch) -> None:
+        rows, ends = batch.slots, batch.starts + batch.counts
+        again = np.minimum(ends, self._requests.computed_before[rows]) - batch.starts
+        self._values[self._recomputed] += int(again[again > 0].sum())
+        self._cache.copies_done()
+        self._cache.commit(rows, ends, self._requests.tokens, self._requests.salts[rows])
+
+    def _fork(self, batch: Batch) -> None:
+        """Give the sequences of a complete prompt their share of its blocks; each then goes its own way."""
+        slots, leaders = self._slots, set(batch.sample_slots.tolist())
+        for leader in [leader for leader in self._requests.unforked if leader in leaders]:
+            rest = self._requests.forked(leader)
+            for target in rest.tolist():
+                self._cache.fork(leader, target)
+            slots.hit_tokens[rest] = slots.hit_tokens[leader]
+            self._ledger.events(Event.FORKED, slots.serial[rest], blocks=slots.table_blocks[rest].sum(axis=1))
+
+    def _append(self, slots: I32, sampled: I32) -> I32:
+        """Append one token to each sequence; returns how many it has generated now."""
+        view = self._slots
+        outputs = view.output_tokens[slots]
+        self._requests.tokens[slots, view.prompt_tokens[slots] + outputs] = sampled
+        outputs = outputs + 1
+        view.output_tokens[slots] = outputs
+        self._values[self._generated] += len(slots)
+        return outputs
+
+    def _measure(self, slots: I32, outputs: I32) -> None:
+        view, now_ns = self._slots, self._ledger.now_ns
+        first = outputs == 1
+        kinds, before = view.request_class[slots], view.last_token_ns[slots]
+        view.last_token_ns[slots] = now_ns
+        self._values[self._last_token_gauge] = now_ns
+        if first.any():
+            fresh = slots[first]
+            view.first_token_ns[fresh] = now_ns
+            self._observe(self._first, kinds[first], now_ns - view.arrived_ns[fresh])
+            self._ledger.events(Event.FIRST_TOKEN, view.serial[fresh], blocks=view.table_blocks[fresh].sum(axis=1))
+            kinds, before = kinds[~first], before[~first]
+        self._observe(self._gap, kinds, now_ns - before)
+
+    @staticmethod
+    def _observe(histograms: list[Histogram], kinds: NDArray[np.uint8], elapsed_ns: I64) -> None:
+        seconds = elapsed_ns / _NS_PER_SECOND
+        if len(kinds) and (kinds == kinds[0]).all():
+            histograms[int(kinds[0])].observe_many(seconds)
+            return
+        for kind in np.flatnonzero(np.bincount(kinds)).tolist():
+            histograms[kind].observe_many(seconds[kinds == kind])
+
+    def _hand_out(self, slots: I32, sampled: I32) -> None:
+        ids, indices = self._requests.request_ids, self._requests.indices
+        self._ending.outbox += [
+            Token(ids[slot], indices[slot], token) for slot, token in zip(slots.tolist(), sampled.tolist(), strict=True)
+        ]
+
+    def _end_done(self, slots: I32, sampled: I32, outputs: I32) -> None:
+        """End sequences that drew one of their stop tokens or have all the tokens they asked for."""
+        stopped = self._requests.has_stop_tokens[slots]
+        for row in np.flatnonzero(stopped).tolist():
+            stopped[row] = int(sampled[row]) in self._requests.stop_tokens[int(slots[row])]
+        full = (outputs >= self._slots.max_tokens[slots]) & ~stopped
+        for mask, reason in ((stopped, FinishReason.STOP), (full, FinishReason.LENGTH)):
+            if mask.any():
+                self._ending.end(slots[mask], reason, release=ReleaseCause.FINISH)
+        if (stopped | full).any():
+            self._scheduler.drop_ended()

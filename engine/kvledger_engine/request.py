@@ -1,0 +1,188 @@
+"""The table of requests: slots of the ledger, the ids behind them, and the tokens, which never leave this process.
+
+Owns who sits in which slot and which state may follow which. Every sequence has a slot of its own; the n sequences of
+one request are reserved together, the first of them leads until the others are forked from it. Holds no block.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.layout import CONTROL_INDEX
+from kvledger.views import I32, U64
+from kvledger.words import RequestClass, RequestState
+from kvledger.writer import Ledger
+from kvledger_engine.batch import F32
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.messages import NewRequest
+from kvledger_engine.prefixkeys import prefix_salt
+
+_FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
+_ID_HEAD_BYTES, _ID_TAIL_BYTES = 40, 16
+_WORD = (1 << 64) - 1
+
+_LEGAL = np.zeros((len(RequestState), len(RequestState)), bool)
+for _before, _after in (
+    (RequestState.FINISHED, RequestState.WAITING),
+    (RequestState.WAITING, RequestState.RUNNING),
+    (RequestState.WAITING, RequestState.FINISHING),
+    (RequestState.RUNNING, RequestState.PREEMPTED),
+    (RequestState.RUNNING, RequestState.FINISHING),
+    (RequestState.PREEMPTED, RequestState.RUNNING),
+    (RequestState.PREEMPTED, RequestState.FINISHING),
+    (RequestState.FINISHING, RequestState.FINISHED),
+):
+    _LEGAL[_before, _after] = True
+
+# What a new occupant must not inherit from the slot's last one. Table and chunk fields are the tables' own.
+_CLEARED = (
+    "finish_reason", "cancel_cause", "computed_tokens", "output_tokens", "hit_tokens", "own_from_token", "peak_blocks",
+    "preemptions", "first_block_ns", "first_token_ns", "last_token_ns", "finishing_ns", "block_seconds", "share_base",
+    "wait_base", "wait_seconds",
+)  # fmt: skip
+
+
+def id_hash(request_id: str) -> int:
+    """The 64-bit hash of a client's request id, the same in every process."""
+    return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest(), "little")
+
+
+class RequestTable:
+    """Request slots and everything private about their occupants, indexed by slot.
+
+    `tokens` I32[slots, max_model_len_tokens] holds prompt and output; untouched rows take no memory. `computed_before`
+    is how many tokens a preempted sequence had computed. `awaits_fork` marks sequences that hold nothing until their
+    leader's prompt is complete.
+    """
+
+    def __init__(self, config: EngineConfig, ledger: Ledger) -> None:
+        size = ledger.limits.max_requests
+        self._ledger, self._slots = ledger, ledger.slots
+        self.tokens: I32 = np.zeros((size, config.max_model_len_tokens), np.int32)
+        self.salts: U64 = np.zeros(size, np.uint64)
+        self.seeds: U64 = np.zeros(size, np.uint64)
+        self.temperatures: F32 = np.zeros(size, np.float32)
+        self.computed_before: I32 = np.zeros(size, np.int32)
+        self.awaits_fork: NDArray[np.bool_] = np.zeros(size, bool)
+        self.has_stop_tokens: NDArray[np.bool_] = np.zeros(size, bool)
+        self.stop_tokens: dict[int, frozenset[int]] = {}
+        self.request_ids: list[str] = [""] * size
+        self.indices: list[int] = [0] * size
+        self.unforked: dict[int, I32] = {}
+        """Leader -> the sequences to be forked from it."""
+        self._live: dict[str, list[int]] = {}
+
+    @property
+    def free_slots(self) -> int:
+        """Slots without an occupant."""
+        return int(self._ledger.control[_FREE_SLOTS])
+
+    def is_live(self, request_id: str) -> bool:
+        """Whether some sequence of the request has not ended."""
+        return request_id in self._live
+
+    def slots_of(self, request_id: str) -> I32:
+        """The request's sequences that have not ended, the leader first; empty for an unknown id."""
+        return np.array(self._live.get(request_id, ()), np.int32)
+
+    def group(self, leader: int) -> I32:
+        """A sequence together with those that are to be forked from it."""
+        rest = self.unforked.get(leader)
+        return np.array([leader], np.int32) if rest is None else np.concatenate((np.array([leader], np.int32), rest))
+
+    def sequence(self, slot: int) -> I32:
+        """All tokens of a sequence: prompt, then output. A view."""
+        return self.tokens[slot, : int(self._slots.prompt_tokens[slot]) + int(self._slots.output_tokens[slot])]
+
+    def next_serial(self) -> int:
+        """Take one serial: the identity of a request, never used again."""
+        serial = int(self._ledger.control[_NEXT_SERIAL])
+        self._ledger.control[_NEXT_SERIAL] = serial + 1
+        return serial
+
+    def open(self, request: NewRequest, *, tenant_column: int, arrived_ns: int) -> I32:
+        """Seat an accepted request: `n` slots, state WAITING, the leader first. There must be that many free slots."""
+        taken = self._take_slots(request.n)
+        slots = self._slots
+        self.move(taken, RequestState.WAITING)
+        for name in _CLEARED:
+            getattr(slots, name)[taken] = 0
+        serials = [self.next_serial() for _ in range(request.n)]
+        slots.parent_serial[taken] = serials[0]
+        slots.parent_serial[taken[0]] = 0
+        slots.tenant[taken] = tenant_column
+        slots.request_class[taken] = RequestClass[request.request_class.upper()]
+        slots.prompt_tokens[taken], slots.max_tokens[taken] = len(request.prompt), request.max_tokens
+        slots.arrived_ns[taken] = slots.queued_ns[taken] = arrived_ns
+        self._name(taken, request.request_id)
+        self._keep_private(taken, request)
+        # The serial comes last: a slot with one is complete.
+        slots.serial[taken] = serials
+        return taken
+
+    def _take_slots(self, count: int) -> I32:
+        control = self._ledger.control
+        left = int(control[_FREE_SLOTS]) - count
+        assert left >= 0, f"{count} slots wanted, {left + count} free"
+        taken = np.array(self._slots.free_slots[left : left + count][::-1])
+        control[_FREE_SLOTS] = left
+        return taken
+
+    def _name(self, taken: I32, request_id: str) -> None:
+        raw = request_id.encode()
+        self._slots.id_hash[taken] = id_hash(request_id)
+        self._slots.id_head[taken] = raw[:_ID_HEAD_BYTES]
+        self._slots.id_tail[taken] = raw[-_ID_TAIL_BYTES:]
+        self._live[request_id] = taken.tolist()
+        for index, slot in enumerate(taken.tolist()):
+            self.request_ids[slot], self.indices[slot] = request_id, index
+
+    def _keep_private(self, taken: I32, request: NewRequest) -> None:
+        self.tokens[taken, : len(request.prompt)] = request.prompt
+        self.salts[taken] = prefix_salt(request.salt)
+        self.seeds[taken] = [(request.seed + index) & _WORD for index in range(request.n)]
+        self.temperatures[taken] = request.temperature
+        self.computed_before[taken] = 0
+        self.has_stop_tokens[taken] = bool(request.stop_tokens)
+        self.awaits_fork[taken] = True
+        self.awaits_fork[taken[0]] = False
+        if request.n > 1:
+            self.unforked[int(taken[0])] = taken[1:]
+        if request.stop_tokens:
+            stops = frozenset(request.stop_tokens)
+            self.stop_tokens.update((slot, stops) for slot in taken.tolist())
+
+    def move(self, slots: I32, state: RequestState) -> None:
+        """Change the state of slots, stamped first. Only legal transitions; anything else is our own bug."""
+        before = self._slots.state[slots]
+        assert _LEGAL[before, state].all(), f"states {before.tolist()} of slots {slots.tolist()} -> {state.word}"
+        self._slots.changed_seq[slots] = self._ledger.seq
+        self._slots.state[slots] = state
+
+    def forked(self, leader: int) -> I32:
+        """Note that the sequences waiting for `leader` have their blocks; returns them."""
+        rest = self.unforked.pop(leader)
+        self.awaits_fork[rest] = False
+        return rest
+
+    def close(self, slots: I32) -> None:
+        """Empty the slots of sequences that hold nothing any more and give them back."""
+        self.move(slots, RequestState.FINISHED)
+        self._slots.serial[slots] = 0
+        for slot in slots.tolist():
+            self._forget(slot)
+        used = int(self._ledger.control[_FREE_SLOTS])
+        self._slots.free_slots[used : used + len(slots)] = slots
+        self._ledger.control[_FREE_SLOTS] = used + len(slots)
+
+    def _forget(self, slot: int) -> None:
+        live = self._live[self.request_ids[slot]]
+        live.remove(slot)
+        if not live:
+            del self._live[self.request_ids[slot]]
+        self.unforked.pop(slot, None)
+        self.stop_tokens.pop(slot, None)
+        self.request_ids[slot] = ""

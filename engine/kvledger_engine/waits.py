@@ -1,0 +1,123 @@
+"""The wait queue and the clocks that say what its members wait for.
+
+Owns the order of the queue and every wait's accounting. One clock per cause runs for the whole queue, and only the
+head's cause runs; a member keeps the clocks as they stood when it joined, so a step costs O(changes), not O(members).
+Decides nothing about who may leave.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+
+from kvledger.views import F64, I32
+from kvledger.words import RequestClass, RequestState, WaitCause
+from kvledger.writer import Ledger
+
+NOT_LOOKED_AT = 255
+"""`slot.queue` of a request that arrived and that no schedule has seen: it waits for `step`, on a clock of its own."""
+QUEUE = 0
+_NS_PER_SECOND = 1e9
+
+
+class WaitQueue:
+    """First come, first served. An entry is a leader and its group: the slots that enter and leave together."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._slots = ledger, ledger.slots
+        self._values, self._clock = ledger.stats.values, ledger.stats.wait_clock
+        self._cause_gauge, self._since_gauge = ledger.stats.gauge("queue_cause"), ledger.stats.gauge("queue_since_ns")
+        self._arrivals: dict[int, I32] = {}
+        self._order: OrderedDict[int, I32] = OrderedDict()
+        self._cause, self._since_ns = WaitCause.STEP, ledger.now_ns
+        self._histograms = [
+            [ledger.stats.histogram("wait", cause=cause.word, **{"class": kind.word}) for kind in RequestClass]
+            for cause in WaitCause
+        ]
+        self.sequences = 0
+        """Sequences waiting, all members of all entries."""
+        self._show()
+
+    def __len__(self) -> int:
+        return len(self._order) + len(self._arrivals)
+
+    def __contains__(self, leader: int) -> bool:
+        return leader in self._order or leader in self._arrivals
+
+    def arrive(self, group: I32) -> None:
+        """A new request: at the end, and not looked at before the next schedule."""
+        self._slots.queue[group] = NOT_LOOKED_AT
+        self._arrivals[int(group[0])] = group
+        self.sequences += len(group)
+
+    def look(self) -> None:
+        """A schedule looks at the queue: what arrived meanwhile joins it, its wait for `step` being over."""
+        self.advance()
+        if not self._arrivals:
+            return
+        joined = np.concatenate(list(self._arrivals.values()))
+        own = (self._ledger.now_ns - self._slots.queued_ns[joined]) / _NS_PER_SECOND
+        self._slots.wait_seconds[joined, WaitCause.STEP] += own
+        self._join(joined)
+        self._order.update(self._arrivals)
+        self._arrivals.clear()
+
+    def put_back(self, group: I32) -> None:
+        """A preempted group: to the front, and its second wait begins. Only within a schedule that has looked."""
+        assert self._since_ns == self._ledger.now_ns
+        leader = int(group[0])
+        self._slots.queued_ns[group] = self._ledger.now_ns
+        self._join(group)
+        self._order[leader] = group
+        self._order.move_to_end(leader, last=False)
+        self.sequences += len(group)
+
+    def _join(self, slots: I32) -> None:
+        self._slots.queue[slots] = QUEUE
+        self._slots.wait_base[slots] = self._clock
+
+    def head(self) -> I32 | None:
+        """The group that is next, of those that were looked at."""
+        return next(iter(self._order.values()), None)
+
+    def blocked_by(self, cause: WaitCause) -> None:
+        """From now on the queue waits for `cause`."""
+        self.advance()
+        self._cause = cause if self._order else WaitCause.STEP
+        self._show()
+
+    def advance(self) -> None:
+        """Bring the running clock to now. With nobody in the queue time passes, but nobody waits."""
+        if self._order:
+            self._clock[self._cause] += (self._ledger.now_ns - self._since_ns) / _NS_PER_SECOND
+        self._since_ns = self._ledger.now_ns
+        self._show()
+
+    def _show(self) -> None:
+        self._values[self._cause_gauge] = self._cause
+        self._values[self._since_gauge] = self._since_ns
+
+    def leave(self, leader: int) -> I32:
+        """An entry's wait is over, for whatever reason: account for it, cause by cause. Returns its group."""
+        arrived = self._arrivals.pop(leader, None)
+        if arrived is None:
+            self.advance()
+            group = self._order.pop(leader)
+            waits = self._clock - self._slots.wait_base[group]
+        else:
+            group = arrived
+            waits = np.zeros((len(group), len(WaitCause)))
+            waits[:, WaitCause.STEP] = (self._ledger.now_ns - self._slots.queued_ns[group]) / _NS_PER_SECOND
+        before = self._slots.wait_seconds[group]
+        self._slots.wait_seconds[group] = before + waits
+        first = self._slots.state[group] == RequestState.WAITING
+        self._observe(group, waits + np.where(first[:, None], before, 0.0))
+        self.sequences -= len(group)
+        return group
+
+    def _observe(self, group: I32, waits: F64) -> None:
+        """One observation per sequence and non-zero cause of a wait that ended. A first wait began on its own clock."""
+        kinds = self._slots.request_class[group]
+        for row, cause in zip(*np.nonzero(waits), strict=True):
+            self._histograms[cause][kinds[row]].observe(float(waits[row, cause]))
