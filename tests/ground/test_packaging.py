@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 COMMANDS = {
     "agent": "kvledger_agent.commands.agent:COMMAND",
+    "completion": "kvledger_agent.completion:COMMAND",
     "engine": "kvledger_engine.command:COMMAND",
     "load": "kvledger_agent.load.command:COMMAND",
     "snapshot": "kvledger_agent.commands.snapshot:COMMAND",
@@ -23,7 +24,7 @@ COMMANDS = {
     "up": "kvledger_agent.commands.up:COMMAND",
 }
 EXTRAS = {
-    "agent": {"aiohttp", "rich"},
+    "agent": {"aiohttp", "rich", "shtab"},
     "engine": {"aiohttp", "msgspec"},
     "all": {"kvledger[agent,engine]"},
 }
