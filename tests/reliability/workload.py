@@ -26,7 +26,7 @@ class Arrival:
 class StormShape:
     """Knobs of the storm. Rates in requests per virtual second, shares in 0..1."""
 
-    rate: float = 6.0
+    rate: float = 5.0
     cancel_share: float = 0.35
     reconnect_share: float = 0.3
     fork_share: float = 0.25
@@ -34,7 +34,7 @@ class StormShape:
     tenants: int = 3
     prefixes_per_tenant: int = 2
     prompt_tokens: tuple[int, int] = (4, 120)
-    output_tokens: tuple[int, int] = (1, 400)
+    output_tokens: tuple[int, int] = (1, 120)
 
 
 def storm(seed: int, shape: StormShape = StormShape(), *, until_seconds: float) -> Iterator[Arrival]:

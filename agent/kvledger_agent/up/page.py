@@ -1,0 +1,52 @@
+"""The agent's metrics page as data, read with prometheus_client's own parser. Computes sums, nothing else."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvledger.catalog import PREFIX
+
+FETCH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Samples by name without the prefix: pairs of labels and value."""
+
+    samples: Mapping[str, list[tuple[Mapping[str, str], float]]]
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """Sum over the series of a family whose labels include `labels`; None when there is no such series."""
+        found = [v for own, v in self.samples.get(name, ()) if labels.items() <= own.items()]
+        return sum(found) if found else None
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Sums by one label's value, zeros left out."""
+        sums: dict[str, float] = {}
+        for own, value in self.samples.get(name, ()):
+            if value:
+                sums[own[label]] = sums.get(own[label], 0.0) + value
+        return sums
+
+
+def parse_page(text: str) -> Page:
+    """A page from its text."""
+    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name.removeprefix(PREFIX), []).append((sample.labels, sample.value))
+    return Page(samples)
+
+
+def fetch(url: str) -> str | None:
+    """Body of a GET, None when it is refused or nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return None

@@ -1,0 +1,94 @@
+"""The stack of one `kvledger up`: engine, agent and load as children, in a directory of their own. Order is its trade.
+
+Started engine first; ended load first, then, once nothing is held, engine, then agent. Nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kvledger_agent.up.child import Child
+from kvledger_agent.up.page import Page, fetch, parse_page
+from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings, usable_port
+
+READY_SECONDS, STOP_SECONDS = 30.0, 15.0
+TMPFS = Path("/dev/shm")
+
+
+class Stack:
+    """Children and their directory; a context manager, so that every way out ends them."""
+
+    def __init__(self, settings: UpSettings, *, seed: int) -> None:
+        self.settings, self.seed = settings, seed
+        self.directory = Path(tempfile.mkdtemp(prefix="kvledger-up-", dir=TMPFS if TMPFS.is_dir() else None))
+        self.engine_url, self.agent_url = "", ""
+        self.engine: Child | None = None
+        self.agent: Child | None = None
+        self.load: Child | None = None
+
+    def start(self) -> None:
+        """Start engine and agent and wait until both answer. Raises `ChildFailed` with their last words."""
+        ledgers, port = self.directory / "ledgers", usable_port(AGENT_PORT)
+        engine = self.settings.engine_arguments(ledgers, usable_port(ENGINE_PORT), self.seed)
+        self.engine = Child("engine", engine, log=self.directory / "engine.log")
+        self.engine_url = str(self.engine.first_line(READY_SECONDS)["url"])
+        self.agent_url = f"http://127.0.0.1:{port}"
+        agent = ["agent", "--directory", str(ledgers), "--port", str(port)]
+        self.agent = Child("agent", agent, log=self.directory / "agent.log")
+        self._await_agent()
+
+    def _await_agent(self) -> None:
+        assert self.agent is not None
+        deadline = time.monotonic() + READY_SECONDS
+        while fetch(f"{self.agent_url}/readyz") is None:
+            self.agent.require_running()
+            if time.monotonic() > deadline:
+                raise self.agent.failure(f"was not ready within {READY_SECONDS:.0f} s")
+            time.sleep(0.05)
+
+    def start_load(
+        self, *, trace: Path | None, seconds: float | None, profile: str | None, round_number: int = 0
+    ) -> None:
+        """Begin driving the engine; another round takes another seed."""
+        arguments = self.settings.load_arguments(
+            self.engine_url, trace=trace, seconds=seconds, seed=self.seed + round_number, profile=profile
+        )
+        self.load = Child("load", arguments, log=self.directory / "load.log")
+
+    def stop_load(self) -> dict[str, Any]:
+        """End the arrivals, let the open requests finish, return the load's report."""
+        assert self.load is not None
+        self.load.ask(signal.SIGINT)
+        text = self.load.output(DRAIN_SECONDS + STOP_SECONDS)
+        return dict(json.loads(text)) if text.strip() else {}
+
+    def page(self) -> Page | None:
+        """The agent's page now; None when it is not to be had."""
+        text = fetch(f"{self.agent_url}/metrics")
+        return None if text is None else parse_page(text)
+
+    def require_running(self) -> None:
+        """Raises `ChildFailed` if engine or agent has ended by itself."""
+        for child in (self.engine, self.agent):
+            if child is not None:
+                child.require_running()
+
+    def __enter__(self) -> Stack:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
+        for child in (self.load, self.engine, self.agent):
+            if child is not None:
+                child.stop(STOP_SECONDS)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        signal.signal(signal.SIGINT, before)

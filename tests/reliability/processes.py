@@ -1,0 +1,74 @@
+"""Real processes of the project, as a drill needs them: started, asked over HTTP, killed, started again."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+READY_SECONDS = 20.0
+
+
+def free_port() -> int:
+    """A loopback port nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class AgentProcess:
+    """`kvledger agent` on a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._port = directory, free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it and wait until its first sample is served."""
+        command = ["agent", "--directory", str(self._directory), "--port", str(self._port)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kvledger_agent", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + READY_SECONDS
+        while self._get("/readyz") is None:
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise TimeoutError(f"the agent was not ready within {READY_SECONDS} s")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL, no chance to tidy up."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def page(self) -> str | None:
+        """The metrics page, None when it is refused (503) or nobody answers."""
+        return self._get("/metrics")
+
+    def _get(self, path: str) -> str | None:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return str(answer.read().decode())
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return None
+
+    def __enter__(self) -> AgentProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(READY_SECONDS)
