@@ -50,9 +50,9 @@ class PrefixIndex:
         """The blocks that hold the longest indexed prefix of `tokens`, int[blocks, block_size]."""
         salts = np.full(len(keys), salt, np.uint64)
         blocks = self.find(keys, tokens, salts, None)
-        missing = np.flatnonzero(blocks < 0)
+        missing = (blocks < 0).nonzero()[0]
         blocks = blocks[: missing[0] if len(missing) else len(blocks)]
-        while len(wrong := np.flatnonzero(self._parent[blocks] != self._parents_of(blocks))):
+        while len(wrong := (self._parent[blocks] != self._parents_of(blocks)).nonzero()[0]):
             # Same tokens after another prefix: rare, so the one row is looked up again with its parent known.
             row = slice(int(wrong[0]), int(wrong[0]) + 1)
             right = self.find(keys[row], tokens[row], salts[row], self._parents_of(blocks)[row])
@@ -74,7 +74,7 @@ class PrefixIndex:
         slots = (keys & np.uint64(self._mask)).astype(np.intp)
         while len(rows):
             blocks = self._block[slots]
-            candidates = np.flatnonzero((self._key[slots] == keys[rows]) & (blocks >= 0))
+            candidates = ((self._key[slots] == keys[rows]) & (blocks >= 0)).nonzero()[0]
             open_ = blocks != _NEVER
             if len(candidates):
                 hits = candidates[self._equal(blocks[candidates], rows[candidates], tokens, salts, parents)]
@@ -98,45 +98,44 @@ class PrefixIndex:
 
     # -- change ---------------------------------------------------------------------------------------------------
 
-    def register(self, keys: U64, tokens: Integers, salts: U64, blocks: Ids, starts: Ids, parents: I64) -> I64:
+    def register(
+        self, keys: U64, tokens: Integers, salts: U64, blocks: Ids, starts: Ids, parents: I64
+    ) -> tuple[Ids, I64]:
         """Index full, stamped blocks; content that is indexed already stays with the block that has it.
 
-        Sequence i is rows starts[i]:starts[i+1] (the last one ends with the rows), its first row following the content
-        `parents[i]`. Returns the content id in which each sequence now ends.
+        Sequence i is rows starts[i]:starts[i + 1] (the last one ends with the rows); its first row follows the content
+        `parents[i]`. Returns the rows that are indexed now, and the content id of every row.
         """
-        ordered = np.sort(keys)
-        if len(starts) > 1 and (ordered[1:] == ordered[:-1]).any():
+        if len(starts) > 1 and _has_duplicates(keys):
             # Perhaps the same content twice in one batch: the second must find the first one's entry.
             return self._register_in_turn(keys, tokens, salts, blocks, starts, parents)
         contents = self._follow(keys, tokens, salts, starts, parents)
-        fresh = np.flatnonzero(contents == 0)
+        fresh = (contents == 0).nonzero()[0]
         contents[fresh] = np.arange(self._next_content, self._next_content + len(fresh))
         self._next_content += len(fresh)
         before = np.empty_like(contents)
         before[1:] = contents[:-1]
         before[starts] = parents
-        # Only after a fault is a block indexed already: its second holder must not move the first one's entry.
-        fresh = fresh[self._blocks.index_slot[blocks[fresh]] < 0]
         self._insert(keys[fresh], tokens[fresh], salts[fresh], blocks[fresh], before[fresh], contents[fresh])
-        ends = np.append(starts[1:], len(keys)) - 1
-        tails: I64 = contents[ends]
-        return tails
+        return fresh, contents
 
-    def _register_in_turn(self, keys: U64, tokens: Integers, salts: U64, blocks: Ids, starts: Ids, parents: I64) -> I64:
-        tails = np.empty(len(starts), np.int64)
-        bounds = np.append(starts, len(keys)).tolist()
-        for i, (a, b) in enumerate(pairwise(bounds)):
-            first = np.zeros(1, np.intp)
-            tails[i] = self.register(keys[a:b], tokens[a:b], salts[a:b], blocks[a:b], first, parents[i : i + 1])[0]
-        return tails
+    def _register_in_turn(
+        self, keys: U64, tokens: Integers, salts: U64, blocks: Ids, starts: Ids, parents: I64
+    ) -> tuple[Ids, I64]:
+        done = []
+        first = np.zeros(1, np.intp)
+        for i, (a, b) in enumerate(pairwise([*starts.tolist(), len(keys)])):
+            rows, contents = self.register(keys[a:b], tokens[a:b], salts[a:b], blocks[a:b], first, parents[i : i + 1])
+            done.append((rows + a, contents))
+        return np.concatenate([rows for rows, _ in done]), np.concatenate([contents for _, contents in done])
 
     def _follow(self, keys: U64, tokens: Integers, salts: U64, starts: Ids, parents: I64) -> I64:
         """Content ids of the leading rows of each sequence that are indexed already, 0 for the rest."""
         contents = np.zeros(len(keys), np.int64)
-        rows, ends, parents = starts, np.append(starts[1:], len(keys)), parents
+        rows, ends = starts, np.concatenate((starts[1:], [len(keys)]))
         while len(rows):
             found = self.find(keys[rows], tokens[rows], salts[rows], parents)
-            on = np.flatnonzero(found >= 0)
+            on = (found >= 0).nonzero()[0]
             parents = self._content[found[on]]
             contents[rows[on]] = parents
             rows, ends = rows[on] + 1, ends[on]
@@ -157,7 +156,7 @@ class PrefixIndex:
         slots = (keys & np.uint64(self._mask)).astype(np.intp)
         while len(rows):
             before = self._block[slots]
-            vacant = np.flatnonzero(before < 0)
+            vacant = (before < 0).nonzero()[0]
             self._block[slots[vacant]] = blocks[rows[vacant]]
             # Of several rows that wanted one slot the last store stands; the others go on.
             won = vacant[self._block[slots[vacant]] == blocks[rows[vacant]]]
@@ -187,7 +186,7 @@ class PrefixIndex:
 
     def _rebuild(self) -> None:
         """Place every entry anew, without tombstones, so that probes stay short."""
-        slots = np.flatnonzero(self._block >= 0)
+        slots = (self._block >= 0).nonzero()[0]
         keys, blocks = self._key[slots], self._block[slots].astype(np.intp)
         owned = self._blocks.index_slot[blocks] == slots
         self._ledger.stamp(blocks)
@@ -195,3 +194,8 @@ class PrefixIndex:
         self._control[_USED], self._control[_TOMBSTONES] = 0, 0
         placed = self._place(keys, blocks)
         self._blocks.index_slot[blocks[owned]] = placed[owned]
+
+
+def _has_duplicates(keys: U64) -> bool:
+    ordered = np.sort(keys)
+    return bool((ordered[1:] == ordered[:-1]).any())

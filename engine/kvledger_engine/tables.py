@@ -43,18 +43,31 @@ class BlockTables:
 
     def gather(self, slots: Integers) -> tuple[I32, I32]:
         """All tables in slot order as (blocks, offsets): table i is blocks[offsets[i]:offsets[i + 1]]."""
-        lengths = self._length[slots]
+        lengths = self._length[slots].astype(np.intp)
         offsets = np.zeros(len(slots) + 1, np.int32)
-        np.cumsum(lengths, out=offsets[1:])
-        flat = np.empty(int(offsets[-1]), np.int32)
-        rows, chunks, before = np.arange(len(slots)), self._first[slots], 0
+        lengths.cumsum(out=offsets[1:], dtype=np.int32)
+        chain, ends = self._chains(slots, (lengths + (self._width - 1)) // self._width)
+        rows = self._arena.chunk[chain]
+        # Every chunk is full but the last of a table.
+        used = np.ones(rows.shape, np.bool_)
+        held = lengths > 0
+        used[ends[held] - 1] = self._columns <= (lengths[held, None] - 1) % self._width
+        blocks: I32 = rows[used]
+        return blocks, offsets
+
+    def _chains(self, slots: Integers, counts: Ids) -> tuple[Ids, Ids]:
+        """The chunks of all tables, one table after the other, `counts` of each; and where each table's end."""
+        ends = counts.cumsum()
+        starts = ends - counts
+        chain = np.empty(int(counts.sum()), np.intp)
+        rows, level = counts.nonzero()[0], 0
+        at = self._first[slots[rows]]
         while len(rows):
-            chunks, rows = chunks[lengths[rows] > before], rows[lengths[rows] > before]
-            used = self._columns < (lengths[rows] - before)[:, None]
-            targets = (offsets[rows] + before)[:, None] + self._columns
-            flat[targets[used]] = self._arena.chunk[chunks][used]
-            chunks, before = self._arena.next[chunks], before + self._width
-        return flat, offsets
+            chain[starts[rows] + level] = at
+            level += 1
+            longer = counts[rows] > level
+            rows, at = rows[longer], self._arena.next[at[longer]]
+        return chain, ends
 
     def blocks_of(self, slot: int) -> I32:
         """One slot's table."""
@@ -66,10 +79,12 @@ class BlockTables:
 
     def _chunks_at(self, slots: Integers, indexes: Integers) -> I32:
         """The chunk that holds position `indexes` of each slot's table; the last one is found without a walk."""
-        levels = indexes // self._width
+        levels, last = indexes // self._width, self._last[slots]
         walked = levels != (self._length[slots] - 1) // self._width
-        chunks = np.where(walked, self._first[slots], self._last[slots])
-        ahead = np.flatnonzero(walked & (levels > 0))
+        if not walked.any():
+            return last
+        chunks = np.where(walked, self._first[slots], last)
+        ahead = (walked & (levels > 0)).nonzero()[0]
         depth = 0
         while len(ahead):
             chunks[ahead] = self._arena.next[chunks[ahead]]
@@ -79,42 +94,40 @@ class BlockTables:
 
     # -- change ---------------------------------------------------------------------------------------------------
 
-    def check(self, slots: Integers, counts: Integers) -> None:
-        """Raise `ArenaFull`, counted as an overflow, unless each slot's table can grow by its count."""
-        needed, available = int(self._new_chunks(slots, counts).sum()), int(self._control[_FREE_CHUNKS])
-        if needed > available:
-            self._ledger.overflow()
-            raise ArenaFull(needed, available)
-
-    def _new_chunks(self, slots: Integers, counts: Integers) -> Integers:
+    def check(self, slots: Integers, counts: Integers) -> Integers:
+        """Chunks each slot's table needs to grow by its count. Raises `ArenaFull`, counted as an overflow."""
         length, width = self._length[slots], self._width
-        new: Integers = -(-(length + counts) // width) - -(-length // width)
-        return new
+        needed: Integers = (length + counts + (width - 1)) // width - (length + (width - 1)) // width
+        total, available = int(needed.sum()), int(self._control[_FREE_CHUNKS])
+        if total > available:
+            self._ledger.overflow()
+            raise ArenaFull(total, available)
+        return needed
 
-    def append(self, slots: Integers, counts: Integers, blocks: Integers) -> None:
+    def append(self, slots: Integers, counts: Integers, blocks: Integers, chunks: Integers) -> None:
         """Lengthen the tables of distinct slots: the first counts[0] of `blocks` go to slots[0], and so on.
 
-        Raises `ArenaFull` with nothing changed.
+        `chunks` is what `check` answered for the same slots and counts.
         """
-        self.check(slots, counts)
         self._changed[slots] = self._ledger.seq
         length = self._length[slots]
         rows, position = self._positions(length, counts)
-        chunks = self._last[slots][rows]
-        new = self._new_chunks(slots, counts)
-        if new.any():
-            fresh, starts = self._link(slots, new)
-            ordinal = position // self._width + (-length // self._width)[rows]  # among the slot's new chunks
-            chunks = np.where(ordinal < 0, chunks, fresh[np.maximum(starts[rows] + ordinal, 0)])
-        self._arena.chunk[chunks, position % self._width] = blocks
+        homes = self._last[slots][rows]
+        if chunks.any():
+            fresh, starts = self._link(slots, chunks)
+            ordinal = position // self._width - ((length + (self._width - 1)) // self._width)[rows]
+            homes = np.where(ordinal < 0, homes, fresh[np.maximum(starts[rows] + ordinal, 0)])
+        self._arena.chunk[homes, position % self._width] = blocks
         # The length last: until then a reader does not look at the new entries.
         self._length[slots] = length + counts
 
     @staticmethod
     def _positions(length: Integers, counts: Integers) -> tuple[Ids, Integers]:
         """For each appended block the row of its slot and its position in the table."""
-        rows = np.repeat(np.arange(len(counts)), counts)
-        ramp = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        if (counts == 1).all():
+            return np.arange(len(counts)), length
+        rows = np.arange(len(counts)).repeat(counts)
+        ramp = np.arange(len(rows)) - (counts.cumsum() - counts)[rows]
         return rows, length[rows] + ramp
 
     def _link(self, slots: Integers, new: Integers) -> tuple[I32, Integers]:
@@ -122,8 +135,8 @@ class BlockTables:
         left = int(self._control[_FREE_CHUNKS]) - int(new.sum())
         fresh: I32 = self._arena.free_chunks[left : left + int(new.sum())][::-1].copy()
         self._control[_FREE_CHUNKS] = left
-        starts = np.cumsum(new) - new
-        grown = np.flatnonzero(new)
+        starts = new.cumsum() - new
+        grown = new.nonzero()[0]
         first, last = fresh[starts[grown]], fresh[starts[grown] + new[grown] - 1]
         self._arena.next[fresh[:-1]] = fresh[1:]
         self._arena.next[last] = _NO_CHUNK
