@@ -1,0 +1,98 @@
+"""What a body and its headers become for the core. Refused bodies are tested over HTTP in test_refusals."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvledger_engine.completion import (
+    LONG_PROMPT_TOKENS,
+    BadBody,
+    Completion,
+    Served,
+    malformed,
+    parse_completion,
+    request_id_of,
+)
+
+SERVED = Served(model="cell", vocab_size=256, max_model_len_tokens=4096)
+
+
+def parse(body: object, **headers: str) -> Completion:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return parse_completion(json.dumps(body).encode(), named, SERVED, request_id="cmpl-x", arrived_ns=5)
+
+
+def test_what_is_left_out_has_openais_defaults() -> None:
+    completion = parse({"prompt": "hi"})
+    request = completion.request
+    assert (request.prompt, request.max_tokens, request.n, request.temperature) == ([104, 105], 16, 1, 1.0)
+    assert (request.tenant, request.request_class, request.salt, request.stop_tokens) == ("default", "default", "", [])
+    assert (request.request_id, request.arrived_ns) == ("cmpl-x", 5)
+    assert (completion.stream, completion.include_usage) == (False, False)
+
+
+def test_null_means_the_default_as_it_does_for_openai() -> None:
+    names = ("model", "max_tokens", "n", "temperature", "seed", "stream", "stream_options", "user", "stop", "logprobs")
+    with_nulls = parse({"prompt": "hi", **dict.fromkeys(names)}).request
+    assert (with_nulls.max_tokens, with_nulls.n, with_nulls.temperature) == (16, 1, 1.0)
+
+
+def test_fields_that_are_not_known_are_ignored() -> None:
+    assert parse({"prompt": "hi", "top_p": 0.9, "ignore_eos": True}).request.prompt == [104, 105]
+
+
+def test_a_seed_is_drawn_only_where_it_matters_and_none_is_given() -> None:
+    assert parse({"prompt": "hi", "temperature": 0}).request.seed == 0
+    assert parse({"prompt": "hi", "seed": 7}).request.seed == 7
+    assert len({parse({"prompt": "hi"}).request.seed for _ in range(8)}) > 1
+
+
+def test_the_tenant_is_the_header_else_the_user_and_the_class_is_the_header() -> None:
+    assert parse({"prompt": "hi", "user": "u"}).request.tenant == "u"
+    assert parse({"prompt": "hi", "user": "u"}, X_Tenant="t").request.tenant == "t"
+    assert parse({"prompt": "hi"}, X_Class="batch").request.request_class == "batch"
+    assert malformed({"X-Tenant": "t"}, "cmpl-x").tenant == "t"
+    assert malformed({"X-Tenant": "\n"}, "cmpl-x").tenant == "default"
+
+
+def test_a_prompt_that_no_context_holds_is_cut_where_the_verdict_is_certain() -> None:
+    assert len(parse({"prompt": "x" * (LONG_PROMPT_TOKENS + 500)}).request.prompt) == LONG_PROMPT_TOKENS + 1
+    assert len(parse({"prompt": "x" * 5000}).request.prompt) == 5000
+
+
+@given(st.text(max_size=50))
+def test_any_text_is_its_bytes_or_a_typed_refusal(text: str) -> None:
+    body = json.dumps({"prompt": text}).encode()
+    try:
+        expected = list(text.encode())
+    except UnicodeEncodeError:
+        with pytest.raises(BadBody):
+            parse_completion(body, {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+        return
+    assert parse_completion(body, {}, SERVED, request_id="cmpl-x", arrived_ns=0).request.prompt == expected
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_request_or_a_typed_refusal(body: bytes) -> None:
+    # Any other exception fails the test.
+    with suppress(BadBody):
+        parse_completion(b'{"prompt": ' + body + b"}", {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '["\\ud800"]', '"\\udc00x"'])
+def test_half_a_character_is_a_typed_refusal(text: str) -> None:
+    with pytest.raises(BadBody) as caught:
+        parse_completion(b'{"prompt": ' + text.encode() + b"}", {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+    assert caught.value.status == 400
+
+
+def test_a_plain_client_id_is_kept_and_any_other_is_replaced() -> None:
+    assert request_id_of({"X-Request-Id": "job-17.a"}) == "cmpl-job-17.a"
+    for odd in ("", "a b", "x" * 129, "a\u00e9"):
+        assert request_id_of({"X-Request-Id": odd}) not in ("cmpl-", f"cmpl-{odd}")
+        assert len(request_id_of({"X-Request-Id": odd})) == len("cmpl-") + 24

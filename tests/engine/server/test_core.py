@@ -1,0 +1,91 @@
+"""The core's loop against a peer that does not read: the engine never waits for it, and memory stays bounded."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kvledger.writer import Ledger
+from kvledger_engine import core as core_module
+from kvledger_engine.cells import CellModel
+from kvledger_engine.channel import CoreChannel, encode_frame, reader_of_core
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.core import Core, Terminations
+from kvledger_engine.loop import EngineLoop
+from kvledger_engine.messages import Drain, Finished, FromCore, NewRequest, Token
+
+CONFIG = EngineConfig(
+    capacity_blocks=1024, max_num_seqs=16, max_waiting=16, max_model_len_tokens=16384, max_num_batched_tokens=512
+)
+
+
+class Run:
+    """A core in a thread over a ledger in memory; `peer` is the HTTP process's end of its socket."""
+
+    def __init__(self, terminations: Terminations) -> None:
+        ours, self.peer = socket.socketpair()
+        self.ledger = Ledger.in_memory(CONFIG.limits())
+        cells = CellModel(capacity_blocks=1024, block_size_tokens=16, vocab_size=256)
+        self.channel = CoreChannel(ours)
+        engine = EngineLoop(CONFIG, self.ledger, cells)
+        self.core = Core(engine, self.channel, terminations, drain_timeout_seconds=60)
+        self.thread = threading.Thread(target=self.core.run, daemon=True)
+        self.thread.start()
+
+    def gauge(self, name: str) -> float:
+        return float(self.ledger.stats.values[self.ledger.stats.gauge(name)])
+
+    def read_to_the_end(self) -> list[FromCore]:
+        reader, found = reader_of_core(), []
+        while data := self.peer.recv(1 << 16):
+            for frame in reader.feed(data):
+                found += frame
+        return found
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """A running core."""
+    terminations = Terminations()
+    made = Run(terminations)
+    yield made
+    made.peer.close()
+    made.thread.join(10)
+    assert not made.thread.is_alive()
+    made.channel.close()
+    terminations.close()
+
+
+def test_a_peer_that_does_not_read_has_its_requests_cancelled_and_hears_so_later(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(core_module, "MAX_QUEUED_BYTES", 4096)
+    requests = [NewRequest(request_id=f"r{i}", prompt=[i, 1, 2], max_tokens=16000) for i in range(4)]
+    run.peer.sendall(encode_frame(requests))
+    while "action=cancel_all" not in caplog.text:
+        run.thread.join(0.01)
+    run.peer.sendall(encode_frame([Drain()]))
+    # Whoever reads again gets every token and every end.
+    reading: list[FromCore] = []
+    reader = threading.Thread(target=lambda: reading.extend(run.read_to_the_end()))
+    reader.start()
+    run.thread.join(10)
+    run.channel.close()
+    reader.join(10)
+    ends = [message for message in reading if isinstance(message, Finished)]
+    assert sorted(end.request_id for end in ends) == ["r0", "r1", "r2", "r3"]
+    assert {end.reason for end in ends} == {"cancelled"}
+    assert sum(isinstance(message, Token) for message in reading) == sum(end.output_tokens for end in ends) > 0
+    assert run.gauge("active_blocks") == 0
+
+
+def test_a_peer_that_closes_ends_the_core_with_nothing_held(run: Run) -> None:
+    run.peer.sendall(encode_frame([NewRequest(request_id="a", prompt=[1], max_tokens=16000)]))
+    assert run.peer.recv(1)
+    run.peer.close()
+    run.thread.join(10)
+    assert not run.thread.is_alive()
+    assert run.gauge("active_blocks") == 0

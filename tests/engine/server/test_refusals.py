@@ -1,0 +1,143 @@
+"""Every refusal that can be reached has its status, code and advice, and the core has counted it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.server.client import Answer, Client, first_event, talk
+from tests.engine.server.process import EngineProcess, engine
+
+pytestmark = pytest.mark.needs("tmpfs")
+
+SLOW = ("--max-num-seqs", "1", "--max-waiting", "1", "--step-time", "base=5ms")
+
+
+@pytest.fixture
+def crowded(directory: Path) -> Iterator[EngineProcess]:
+    """An engine that runs one sequence, slowly, and lets one wait."""
+    with engine(directory, *SLOW) as process:
+        yield process
+        assert process.stop()[0] == 0
+
+
+def rejections(process: EngineProcess, reason: str) -> float:
+    return process.counter("rejections_total", reason=reason)
+
+
+def check(answer: Answer, status: int, code: str, *, retryable: bool, param: str | None = None) -> None:
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (status, code, param)
+    assert answer.error["retryable"] is retryable
+    assert ("Retry-After" in answer.headers) is retryable
+    assert answer.error["message"]
+    assert answer.error["type"].endswith("_error")
+
+
+BODY: dict[str, Any] = {"prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0}
+# The shared engine: 256 blocks of 16 tokens, a context of 8,192 tokens.
+TOO_LARGE_FOR: list[tuple[str, dict[str, Any]]] = [
+    ("context_too_long", {"max_tokens": 8190}),
+    ("context_too_long", {"prompt": "x" * 9000}),
+    ("context_too_long", {"prompt": "x" * 2_000_000}),
+    ("exceeds_pool", {"max_tokens": 5000}),
+]
+MALFORMED: list[tuple[str, str | None, dict[str, str]]] = [
+    ("", None, {}),
+    ("{", None, {}),
+    ("[]", None, {}),
+    ('{"max_tokens": 3}', "prompt", {}),
+    (json.dumps(BODY | {"prompt": {"a": 1}}), "prompt", {}),
+    (json.dumps(BODY | {"prompt": [1, "a"]}), "prompt", {}),
+    (json.dumps(BODY | {"prompt": ["a", "b"]}), "prompt", {}),
+    (json.dumps(BODY | {"prompt": [-1]}), "prompt", {}),
+    (json.dumps(BODY | {"prompt": [256]}), "prompt", {}),
+    (json.dumps(BODY | {"prompt": [1 << 70]}), "prompt", {}),
+    (json.dumps(BODY | {"max_tokens": "many"}), "max_tokens", {}),
+    (json.dumps(BODY | {"max_tokens": 0}), "max_tokens", {}),
+    (json.dumps(BODY | {"n": 0}), "n", {}),
+    (json.dumps(BODY | {"temperature": -1}), "temperature", {}),
+    (json.dumps(BODY | {"model": "another"}), "model", {}),
+    (json.dumps(BODY | {"stop": "end"}), "stop", {}),
+    (json.dumps(BODY | {"echo": True}), "echo", {}),
+    (json.dumps(BODY | {"user": "u" * 65}), "user", {}),
+    (json.dumps(BODY), "X-Class", {"X-Class": "royal"}),
+    (json.dumps(BODY), "X-Tenant", {"X-Tenant": "t" * 65}),
+    (json.dumps(BODY | {"prompt": []}), None, {}),
+    (json.dumps(BODY | {"n": 17}), None, {}),
+]
+
+
+@pytest.mark.parametrize(("reason", "change"), TOO_LARGE_FOR)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_can_never_fit_is_refused_for_good(
+    shared: EngineProcess, reason: str, change: dict[str, Any], stream: bool
+) -> None:
+    before = rejections(shared, reason)
+
+    async def conversation(client: Client) -> None:
+        answer = await client.complete(**(BODY | change | {"stream": stream}))
+        check(answer, 400, reason, retryable=False)
+
+    talk(shared.url, conversation)
+    assert rejections(shared, reason) == before + 1
+
+
+@pytest.mark.parametrize(("body", "param", "headers"), MALFORMED)
+def test_a_malformed_request_is_refused_with_the_field_and_counted_in_the_core(
+    shared: EngineProcess, body: str, param: str | None, headers: dict[str, str]
+) -> None:
+    before = rejections(shared, "bad_request")
+
+    async def conversation(client: Client) -> None:
+        check(await client.post(body, headers), 400, "bad_request", retryable=False, param=param)
+
+    talk(shared.url, conversation)
+    assert rejections(shared, "bad_request") == before + 1
+
+
+def test_a_refusal_is_counted_for_its_tenant_even_if_its_body_cannot_be_read(shared: EngineProcess) -> None:
+    async def conversation(client: Client) -> None:
+        assert (await client.post("{", {"X-Tenant": "careless"})).status == 400
+
+    talk(shared.url, conversation)
+    counted = shared.sample().stats.tenant_counter("tenant_rejections_total")
+    assert counted is not None
+    assert counted["careless"] == 1
+
+
+def test_a_body_beyond_the_limit_is_refused_as_too_large_and_counted(shared: EngineProcess) -> None:
+    before = rejections(shared, "bad_request")
+
+    async def conversation(client: Client) -> None:
+        check(await client.post(b" " * (33 << 20)), 413, "bad_request", retryable=False)
+
+    talk(shared.url, conversation)
+    assert rejections(shared, "bad_request") == before + 1
+
+
+def test_an_unknown_path_and_a_wrong_method_are_answered_in_the_same_shape(shared: EngineProcess) -> None:
+    async def conversation(client: Client) -> None:
+        check(await client.get("/v1/chat"), 404, "not_found", retryable=False)
+        check(await client.get("/v1/completions"), 405, "method_not_allowed", retryable=False)
+
+    talk(shared.url, conversation)
+
+
+def test_a_full_queue_is_refused_with_advice_to_come_back(crowded: EngineProcess) -> None:
+    async def conversation(client: Client) -> None:
+        body = BODY | {"max_tokens": 2000}
+        async with client.streaming(**body) as running:
+            await first_event(running)
+            waiting = asyncio.create_task(client.complete(**body))
+            while crowded.gauge("waiting") < 1:
+                await asyncio.sleep(0.005)
+            check(await client.complete(**BODY), 429, "queue_full", retryable=True)
+            waiting.cancel()
+
+    talk(crowded.url, conversation)
+    assert rejections(crowded, "queue_full") == 1
