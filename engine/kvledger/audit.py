@@ -14,29 +14,32 @@ from numpy.typing import NDArray
 
 from kvledger import rows
 from kvledger.buffers import Sections
-from kvledger.snapshot import PinTable, SlotTable
+from kvledger.links import LinkCheck, Links
+from kvledger.pins import PinTable, read_pins
+from kvledger.snapshot import SlotTable
 from kvledger.tables import Tables, read_tables
-from kvledger.views import I32, I64, U64
+from kvledger.views import I32
 
 Mask = NDArray[np.bool_]
-FEW_BLOCKS = 512  # a read of one value costs as much as 20 kB of a whole section
+Counts = NDArray[np.uint16] | NDArray[np.int32]
 
 
 class Audit:
-    """The arrays of one audit; all of them borrowed until the next look through the same buffers.
+    """The arrays of one audit, most of them borrowed until the next look through the same buffers.
 
     The protocol: `published_seq` is read first, then the counts, then slots and tables, then the other sections, and
     the stamps (`block.changed_seq`) last. The writer numbers its publications without gaps, stores a block's stamp
     before it changes the block or an entry naming it, and stores `published_seq` last. So a block whose stamp is at
     most `published_seq` was not touched by any later publication up to the moment its stamp was read, and the earlier
-    ones were over when this began: all that was copied of it is of one state. (Stamps only rise, so reading them a
-    second time before the data could not tell more.) Such blocks are `stable`; nothing is concluded about others.
+    ones were over when this began: all that was copied of it before its stamp is of one state. (Stamps only rise, so
+    reading them before the data as well could not tell more.) Such blocks are `stable`; nothing is concluded about
+    others.
 
     Counts are read before the lists they bound: an entry below the count was in use then, and if it names a stable
     block now, it did so then.
     """
 
-    def __init__(self, sections: Sections, control: Mapping[str, int], *, now_ns: int) -> None:
+    def __init__(self, sections: Sections, control: Mapping[str, int], *, check: LinkCheck, now_ns: int) -> None:
         self._sections, self.control, self.now_ns = sections, control, now_ns
         self.head = sections.head
         self.published_seq, self.writing_seq = control["published_seq"], control["writing_seq"]
@@ -45,15 +48,12 @@ class Audit:
         self.tables: Tables = read_tables(sections, self.slots)
         self.damage: list[str] = list(self.tables.damage)
         self.free: I32 = self._stack("free.list", "free_count")
+        self.pins: PinTable = read_pins(sections)
         self.ref_count: I32 = sections.read("block.ref_count")
         self.state: NDArray[np.uint8] = sections.read("block.state")
         self.index_slot: I32 = sections.read("block.index_slot")
-        self.evict_ticket: I64 = sections.read("block.evict_ticket")
-        self.prefix_hash: U64 = sections.read("block.prefix_hash")
-        self.evict_positions, self.evict_blocks = self._eviction_order()
-        self.index_key: U64 = sections.read("index.key")
-        self.index_block: I32 = sections.read("index.block")
-        self.pins: PinTable = read_pins(sections)
+        self.links: Links = check.compare(sections, control, state=self.state, index_slot=self.index_slot)
+        self.damage += self.links.damage
         self.quiescent = False
 
     def settle(self, control: Mapping[str, int]) -> None:
@@ -61,37 +61,28 @@ class Audit:
         self.quiescent = self.published_seq == self.writing_seq == control["published_seq"] == control["writing_seq"]
 
     @cached_property
-    def changed_seq(self) -> U64:
-        """The blocks' stamps, read when first asked for, hence after everything the audit holds."""
-        stamps: U64 = self._sections.read("block.changed_seq")
-        return stamps
-
-    @cached_property
     def stable(self) -> Mask:
-        """Blocks of which everything in this audit is of one published state, shape (capacity,)."""
-        stable: Mask = self.changed_seq <= max(self.published_seq, 0)
+        """Blocks of which everything read so far is of one published state, shape (capacity,)."""
+        stable: Mask = self.column("changed_seq") <= max(self.published_seq, 0)
         return stable
 
     def column(self, name: str) -> NDArray[Any]:
-        """Another per-block section, such as `owner` or `tenant`. Ask for it before `stable` is first used."""
+        """A per-block section as it is now, such as `owner`. Ask for it before `stable` is first used."""
         return self._sections.read(f"block.{name}")
 
-    @cached_property
-    def table_references(self) -> I32:
-        """How many entries of live tables name each block."""
-        return count_blocks(self.tables.blocks, self.capacity_blocks)
+    def values(self, name: str, blocks: I32) -> NDArray[Any]:
+        """A per-block section as it is now, at some blocks only; `changed_seq` after the others vouches for them."""
+        return self._sections.values(f"block.{name}", blocks)
 
     @cached_property
-    def pin_references(self) -> I32:
+    def table_references(self) -> Counts:
+        """How many entries of live tables name each block."""
+        return count_blocks(self.tables.blocks, self.capacity_blocks, tables=len(self.tables.offsets) - 1)
+
+    @cached_property
+    def pin_references(self) -> Counts:
         """How many pins name each block."""
         return count_blocks(self.pins.block, self.capacity_blocks)
-
-    def values(self, name: str, blocks: I32) -> NDArray[Any]:
-        """A per-block section at some blocks only."""
-        if len(blocks) > FEW_BLOCKS:
-            return self.column(name)[blocks]
-        values = [self._sections.read(f"block.{name}", 1, start=block, buffer="one")[0] for block in blocks.tolist()]
-        return np.array(values, self.head.sections[f"block.{name}"].dtype)
 
     def holders(self, block: int) -> I32:
         """Slots whose tables name a block."""
@@ -106,42 +97,21 @@ class Audit:
         if not 0 <= used <= size:
             self.damage.append(f"{count}={used} of {size} entries")
             used = min(max(used, 0), size)
-        return self._inside(self._sections.read(name, used), name)
-
-    def _inside(self, blocks: I32, what: str) -> I32:
-        outside = (blocks < 0) | (blocks >= self.capacity_blocks)
-        if not outside.any():
+        blocks = self._sections.read(name, used)
+        if not used or (int(blocks.min()) >= 0 and int(blocks.max()) < self.capacity_blocks):
             return blocks
-        self.damage.append(f"{int(outside.sum())} entries of {what} name no block")
-        return blocks[~outside]
-
-    def _eviction_order(self) -> tuple[I64, I32]:
-        size = self.head.sections["evict.ring"].shape[0]
-        head, tail = self.control["evict_head"], self.control["evict_tail"]
-        if not 0 <= head <= tail <= head + size:
-            self.damage.append(f"evict_head={head}, evict_tail={tail} in a ring of {size}")
-            return np.empty(0, np.int64), np.empty(0, np.int32)
-        positions = np.arange(head, tail, dtype=np.int64)
-        blocks = self._sections.read("evict.ring")[positions % size]
         inside = (blocks >= 0) & (blocks < self.capacity_blocks)
-        positions, blocks = positions[inside], blocks[inside]
-        valid = self.evict_ticket[blocks] == positions
-        return positions[valid], blocks[valid]
+        self.damage.append(f"{int(np.count_nonzero(~inside))} entries of {name} name no block")
+        return blocks[inside]
 
 
-def count_blocks(blocks: I32, capacity: int) -> I32:
-    """How often each block is named, shape (capacity,); negative entries name none."""
-    named = blocks[blocks >= 0] if len(blocks) and int(blocks.min()) < 0 else blocks
-    return np.bincount(named, minlength=capacity).astype(np.int32)
+def count_blocks(blocks: I32, capacity: int, *, tables: int = 1 << 16) -> Counts:
+    """How often each block is named, shape (capacity,); negative entries name none.
 
-
-def read_pins(sections: Sections) -> PinTable:
-    """The pins in use that name a block of the pool. A pin made or taken back meanwhile is left out."""
-    capacity = sections.head.sections["block.state"].shape[0]
-    named = sections.read("pin.block")
-    entry = np.flatnonzero((named >= 0) & (named < capacity))
-    used = int(entry[-1]) + 1 if len(entry) else 0
-    block, since = named[entry], sections.read("pin.since_ns", used)[entry]
-    kind, holder, lease = (sections.read(f"pin.{name}", used)[entry] for name in ("kind", "holder", "lease_ns"))
-    same = (sections.read("pin.block", used)[entry] == block) & (sections.read("pin.since_ns", used)[entry] == since)
-    return PinTable(entry.astype(np.int32)[same], *(column[same] for column in (block, kind, holder, since, lease)))
+    Two bytes a block where no block can be named more often than there are `tables`: a quarter of the cache misses.
+    """
+    counts: NDArray[Any] = np.zeros(capacity, np.uint16 if tables < 1 << 16 else np.int32)
+    if len(blocks):
+        named = blocks[blocks >= 0] if int(blocks.min()) < 0 else blocks
+        np.add.at(counts, named, counts.dtype.type(1))
+    return counts

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from kvledger.head import Head
 from kvledger.source import Source
 
+FEW_ROWS = 512  # reading this many values one by one costs as much as reading a section of a million
+
 
 class Buffers:
     """Named byte buffers that only grow. Bytes handed out lie in their buffer until the name is asked for again.
@@ -52,3 +54,11 @@ class Sections:
         if rows:
             self.source.read_into(section.offset + start * row_bytes, target)
         return target.view(section.dtype).reshape(shape)
+
+    def values(self, name: str, rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Some rows of a 1-D section, a copy. One by one if they are few, out of the whole section if not."""
+        if len(rows) > FEW_ROWS:
+            some: NDArray[Any] = self.read(name)[rows]
+            return some
+        dtype = self.head.sections[name].dtype
+        return np.array([self.read(name, 1, start=row, buffer="row")[0] for row in rows.tolist()], dtype)

@@ -57,13 +57,15 @@ def _contradictions(audit: Audit) -> Iterator[Found]:
     yield from _references(audit)
     yield from _listings(audit)
     yield FindingKind.SHARED_WRITE, *_counted(_shared_writes(audit))
-    yield FindingKind.STALE_INDEX_ENTRY, *_counted(_stale_index_entries(audit))
+    yield FindingKind.STALE_INDEX_ENTRY, *_counted(audit.links.stale_index)
     yield FindingKind.PIN_OVERDUE, *_counted(audit.pins.block[audit.pins.overdue(audit.now_ns)])
 
 
 def _references(audit: Audit) -> Iterator[Found]:
     """Reference counts against the tables and pins that explain them."""
-    explained = audit.table_references + audit.pin_references
+    explained = audit.table_references
+    if len(audit.pins):
+        explained = explained + audit.pin_references
     wrong = np.flatnonzero(audit.ref_count != explained).astype(np.int32)
     excess = audit.ref_count[wrong].astype(np.int64) - explained[wrong]
     yield FindingKind.EXCESS_REFERENCE, wrong[excess > 0], excess[excess > 0]
@@ -72,53 +74,38 @@ def _references(audit: Audit) -> Iterator[Found]:
 
 def _listings(audit: Audit) -> Iterator[Found]:
     """Every block with no reference is in the free list or the eviction order, once; no other block is in either."""
-    listed = count_blocks(audit.free, audit.capacity_blocks)
-    listed += count_blocks(audit.evict_blocks, audit.capacity_blocks)
-    held = audit.ref_count > 0
-    lost = np.flatnonzero(~held & (listed == 0)).astype(np.int32)
+    held, free = audit.ref_count > 0, np.zeros(audit.capacity_blocks, np.bool_)
+    free[audit.free] = True
+    places = free.view(np.uint8) + audit.links.evictable.view(np.uint8) + held.view(np.uint8)
+    lost = np.flatnonzero(places == 0).astype(np.int32)
     yield FindingKind.LOST_BLOCK, lost, np.ones(len(lost), np.int64)
-    listed += held
-    twice = np.flatnonzero(listed > 1).astype(np.int32)
-    yield FindingKind.DOUBLE_LISTED, twice, listed[twice].astype(np.int64) - 1
+    twice = np.flatnonzero(places > 1).astype(np.int32)
+    if len(audit.free) != int(np.count_nonzero(free)):
+        listed = count_blocks(audit.free, audit.capacity_blocks)
+        twice = np.union1d(twice, np.flatnonzero(listed > 1)).astype(np.int32)
+        places = np.maximum(places, np.minimum(listed + audit.links.evictable + held, 255)).astype(np.uint8)
+    yield FindingKind.DOUBLE_LISTED, twice, places[twice].astype(np.int64) - 1
 
 
 def _shared_writes(audit: Audit) -> I32:
-    """Blocks in two or more tables into which a slot has written tokens that it had to copy the block for.
+    """Blocks in two or more tables into which a slot has written, or writes next, without a copy.
 
-    A slot has written positions [own_from_token, computed_tokens); the engine raises own_from_token whenever blocks of
-    the slot become shareable, so a block with such a position must be the slot's alone.
+    The engine keeps a slot's `own_from_token` at or above the end of every block that others may hold, and lowers it to
+    `computed_tokens` only once it has a block of its own there. So a block at or behind it that the computed tokens
+    reach into is the slot's alone.
     """
     tables, slots = audit.tables, audit.slots
-    if not len(slots):
-        return np.empty(0, np.int32)
-    size = np.tile([group.block_size_tokens for group in audit.head.limits.groups], len(slots))
+    size = np.tile([group.block_size_tokens for group in audit.head.limits.groups], len(slots)).astype(np.int64)
     own = np.repeat(np.maximum(slots.own_from_token, 0).astype(np.int64), tables.groups)
-    computed = np.repeat(slots.computed_tokens.astype(np.int64), tables.groups)
-    lengths = np.diff(tables.offsets)
-    first = np.minimum(own // size, lengths)
-    written = np.where(computed > own, np.clip(-(-computed // size), 0, lengths) - first, 0)
-    written = np.maximum(written, 0)
-    starts = np.cumsum(written) - written
-    entries = np.arange(int(written.sum())) + np.repeat(tables.offsets[:-1] + first - starts, written)
+    computed = np.repeat(np.maximum(slots.computed_tokens, 0).astype(np.int64), tables.groups)
+    first = own // size
+    reached = np.maximum(np.minimum(-(-computed // size), np.diff(tables.offsets)) - first, 0)
+    starts = np.cumsum(reached) - reached
+    entries = np.arange(int(reached.sum())) + np.repeat(tables.offsets[:-1] + first - starts, reached)
     blocks = tables.blocks[entries]
     blocks = blocks[blocks >= 0]
     shared: I32 = blocks[audit.table_references[blocks] > 1]
     return shared
-
-
-def _stale_index_entries(audit: Audit) -> I32:
-    """Blocks and index entries that do not name each other, or whose keys differ, or that hold no content."""
-    entries = np.flatnonzero(audit.index_block >= 0)
-    blocks = audit.index_block[entries]
-    if len(blocks) and int(blocks.max()) >= audit.capacity_blocks:
-        inside = blocks < audit.capacity_blocks
-        entries, blocks = entries[inside], blocks[inside]
-    true = (audit.index_slot[blocks] == entries) & (audit.prefix_hash[blocks] == audit.index_key[entries])
-    true &= audit.state[blocks] != int(BlockState.FREE)
-    claims = audit.index_slot >= 0
-    claims[blocks[true]] = False
-    stale: I32 = np.concatenate([blocks[~true], np.flatnonzero(claims).astype(np.int32)])
-    return stale
 
 
 def _counted(blocks: I32) -> tuple[I32, I64]:
@@ -200,9 +187,9 @@ def counts(sample: Sample, audit: Audit | None = None) -> Mapping[str, int]:
         held = audit.ref_count > 0
         differences |= {
             "free": len(audit.free) - free,
-            "cached": len(audit.evict_blocks) - cached,
+            "cached": int(np.count_nonzero(audit.links.evictable)) - cached,
             "active": int(np.count_nonzero(held)) - active,
             "state": int(np.count_nonzero(held != (audit.state == int(BlockState.ACTIVE)))),
-            "index": int(np.count_nonzero(audit.index_block >= 0)) - audit.control["index_used"],
+            "index": audit.links.indexed - audit.control["index_used"],
         }
     return {name: difference for name, difference in differences.items() if difference}

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger import ring
-from kvledger.audit import Audit, read_pins
+from kvledger.audit import Audit
 from kvledger.buffers import Buffers, Sections
 from kvledger.errors import Busy, LedgerUnreadable
 from kvledger.head import Head, read_head
+from kvledger.links import LinkCheck
+from kvledger.pins import read_pins
 from kvledger.ring import RingWindow
 from kvledger.rows import SlotReader
 from kvledger.segment import boot_id
@@ -42,7 +44,7 @@ class Reader:
         self.retries = 0
         self._source = source
         self._sections = Sections(source, head, buffers or Buffers())
-        self._slots = SlotReader(self._sections)
+        self._slots, self._links = SlotReader(self._sections), LinkCheck()
         self._same_boot = head.boot_id == boot_id()
         self._last: Sample | None = None
 
@@ -180,7 +182,7 @@ class Reader:
             now_ns = self._now_ns()
         # The words are read after `published_seq`: a count older than it could miss a block that is stable since.
         control = self._control() | {name: published[name] for name in ("published_seq", "writing_seq")}
-        audit = Audit(self._sections, control, now_ns=now_ns)
+        audit = Audit(self._sections, control, check=self._links, now_ns=now_ns)
         audit.settle(self._control())
         return audit
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.head import Head
+from kvledger.pins import PinTable
 from kvledger.statsview import HistogramValue, StatsView
 from kvledger.status import ReadStatus
-from kvledger.views import F64, I32, I64, U8, U64, SlotColumns
+from kvledger.views import F64, I32, SlotColumns
 from kvledger.words import RequestState, WaitCause
 
 __all__ = ["HistogramValue", "PinTable", "ReadStatus", "Sample", "SlotTable", "StatsView"]
@@ -38,27 +39,6 @@ class SlotTable(SlotColumns):
     def waiting(self) -> NDArray[np.bool_]:
         """Rows that wait for admission: waiting, preempted or swapped."""
         return np.isin(self.state, _WAITING)
-
-
-@dataclass(frozen=True, slots=True)
-class PinTable:
-    """Pins in use, one row each; `entry` is the row's index in the ledger's pin table."""
-
-    entry: I32
-    block: I32
-    kind: U8
-    holder: U64
-    since_ns: I64
-    lease_ns: I64
-
-    def __len__(self) -> int:
-        return len(self.entry)
-
-    def overdue(self, now_ns: int) -> NDArray[np.bool_]:
-        """Rows whose lease has run out. A lease of 0 has no end."""
-        # Ages, not deadlines: since + lease of a damaged file may not fit 64 bits.
-        age = np.float64(now_ns) - self.since_ns.astype(np.float64)
-        return (self.lease_ns > 0) & (age > self.lease_ns.astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
