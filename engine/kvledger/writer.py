@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvledger.inherit as inherit
-from kvledger import segment, stores
+from kvledger import blank, segment, stores
 from kvledger.catalog import OTHER_TENANT
 from kvledger.clock import Clock, RealClock
 from kvledger.layout import CONTROL_INDEX, EVENT, Layout, plan_layout
