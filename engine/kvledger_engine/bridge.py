@@ -23,7 +23,6 @@ from kvledger_engine.messages import (
     Hello,
     NewRequest,
     Refused,
-    StartFailed,
     ToCore,
     Token,
 )
@@ -185,19 +184,23 @@ class Bridge(asyncio.Protocol):
         self._inboxes.clear()
 
     def _dispatch(self, message: FromCore) -> None:
-        if isinstance(message, Hello):
+        if isinstance(message, Token):
+            # Tokens of a request that has been forgotten are still under way when its client is gone.
+            if (inbox := self._inboxes.get(message.request_id)) is not None:
+                inbox.put(message)
+        elif isinstance(message, Finished | Refused):
+            if (inbox := self._inboxes.get(message.request_id)) is not None:
+                inbox.put(message)
+                self._count_end(inbox, message)
+        elif isinstance(message, Hello):
             self._hello.set_result(message)
-        elif isinstance(message, StartFailed):
+        else:
             self._hello.set_exception(EngineStartFailed(message.message))
-        elif (inbox := self._inboxes.get(message.request_id)) is not None:
-            inbox.put(message)
-            if isinstance(message, Refused) or (isinstance(message, Finished) and self._last(inbox)):
-                del self._inboxes[message.request_id]
 
-    @staticmethod
-    def _last(inbox: Inbox) -> bool:
+    def _count_end(self, inbox: Inbox, message: Finished | Refused) -> None:
         inbox.sequences_open -= 1
-        return inbox.sequences_open <= 0
+        if inbox.sequences_open <= 0 or isinstance(message, Refused):
+            del self._inboxes[inbox.request_id]
 
 
 def _cancel(request_ids: list[str], cause: CancelCause) -> Cancel:

@@ -29,7 +29,7 @@ from kvledger_engine.server import CompletionServer
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 2.0
-CORE_END_SECONDS = 10.0
+CORE_END_SECONDS = 5.0
 """How much longer than its drain a core may take before it is killed."""
 
 
@@ -82,11 +82,12 @@ def _start_core(options: CoreOptions) -> tuple[subprocess.Popen[bytes], socket.s
     """The core as a child, and our end of the socketpair. When our end closes, for whatever reason, the core ends."""
     ours, theirs = socket.socketpair()
     with theirs:
-        # The engine's name is an argument for `ps` alone.
+        # The engine's name is an argument for `ps` alone. A group of its own: Ctrl-C in a terminal is for us to hear.
         core = subprocess.Popen(
             [sys.executable, "-m", "kvledger_engine.core", str(theirs.fileno()), options.config.engine],
             stdin=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
+            process_group=0,
         )
     assert core.stdin is not None
     # A core that dies at once is noticed where its greeting is awaited.

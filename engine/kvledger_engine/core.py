@@ -40,7 +40,7 @@ LAST_FRAMES_SECONDS = 5.0
 
 
 class Terminations:
-    """Counts SIGTERM, and wakes a `poll` on its descriptor. SIGINT is the parent's: a terminal sends it to both."""
+    """Counts SIGTERM and SIGINT, and wakes a `poll` on its descriptor: the first drains, the second cancels."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -55,9 +55,7 @@ class Terminations:
     def watched(self) -> Iterator[Terminations]:
         """Install the handlers, from the main thread, and remove them and the descriptors at the end."""
         signal.set_wakeup_fd(self._woken.fileno())
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._count)
+        before = {number: signal.signal(number, self._count) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield self
         finally:
@@ -152,7 +150,7 @@ class Core:
         overdue = self._give_up_at is not None and time.monotonic() >= self._give_up_at
         if overdue or self._terminations.count > 1:
             self._cancel(list(self._open), CancelCause.API)
-        if self._channel.queued_bytes > MAX_QUEUED_BYTES:
+        if self._open and self._channel.queued_bytes > MAX_QUEUED_BYTES:
             logger.error(
                 "channel=http queued_bytes=%d open=%d action=cancel_all", self._channel.queued_bytes, len(self._open)
             )

@@ -58,15 +58,15 @@ class CompletionServer:
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        arrived_ns = time.monotonic_ns()
-        request_id = self._free_id(completion.request_id_of(http.headers))
         try:
+            body = await _body(http)
+            arrived_ns = time.monotonic_ns()
             asked = completion.parse_completion(
-                await _body(http), http.headers, self._served, request_id=request_id, arrived_ns=arrived_ns
+                body, http.headers, self._served, request_id=self._free_id(http), arrived_ns=arrived_ns
             )
             inbox = self._bridge.submit(asked.request)
         except BadBody as bad:
-            return _error(await self._count_bad(http, request_id, bad.error))
+            return _error(await self._count_bad(http, bad.error))
         except EngineGone:
             return _error(self._gone())
         try:
@@ -75,17 +75,18 @@ class CompletionServer:
             # Reached by a cancelled handler and a failed write too: the client is gone, and its blocks go back.
             self._bridge.close(inbox)
 
-    def _free_id(self, request_id: str) -> str:
-        """The id, with something random behind it if a client uses one twice at once."""
+    def _free_id(self, http: web.Request) -> str:
+        """The request's id, made distinct where a client uses one twice at once. Free until the next `await`."""
+        request_id = completion.request_id_of(http.headers)
         return completion.distinct_id(request_id) if self._bridge.is_open(request_id) else request_id
 
     def _gone(self) -> ApiError:
         return wire.DRAINING if self._bridge.draining else wire.ENGINE_ERROR
 
-    async def _count_bad(self, http: web.Request, request_id: str, error: ApiError) -> ApiError:
+    async def _count_bad(self, http: web.Request, error: ApiError) -> ApiError:
         """Have the core count a request refused for its form; its verdict stands where it is another one (draining)."""
         try:
-            inbox = self._bridge.submit(completion.malformed(http.headers, request_id))
+            inbox = self._bridge.submit(completion.malformed(http.headers, self._free_id(http)))
         except EngineGone:
             return error
         try:
@@ -173,9 +174,7 @@ class CompletionServer:
     ) -> None:
         ends: list[Finished] = []
         while True:
-            chunks = [_chunk(writer, reply) for reply in replies]
-            ends += [reply for reply in replies if isinstance(reply, Finished)]
-            failed = any(_failure(reply) for reply in replies)
+            chunks, failed = _events(writer, replies, ends)
             ended = failed or len(ends) == asked.request.n
             if failed:
                 self._bridge.close(inbox, CancelCause.API)
@@ -194,13 +193,18 @@ def _failure(reply: Reply) -> ApiError | None:
     return wire.refusal(reply) if isinstance(reply, Refused) else wire.failed_ending(reply.reason)
 
 
-def _chunk(writer: ChunkWriter, reply: Reply) -> bytes:
-    if isinstance(reply, Token):
-        return writer.token(reply.index, reply.token)
-    if (error := _failure(reply)) is not None:
-        return writer.error(error)
-    assert isinstance(reply, Finished)
-    return writer.finish(reply.index, reply.reason)
+def _events(writer: ChunkWriter, replies: list[Reply], ends: list[Finished]) -> tuple[list[bytes], bool]:
+    """The events for `replies`, whose proper endings go to `ends`; and whether the last one is an error."""
+    chunks = []
+    for reply in replies:
+        if isinstance(reply, Token):
+            chunks.append(writer.token(reply.index, reply.token))
+        elif (error := _failure(reply)) is not None:
+            return [*chunks, writer.error(error)], True
+        elif isinstance(reply, Finished):
+            ends.append(reply)
+            chunks.append(writer.finish(reply.index, reply.reason))
+    return chunks, False
 
 
 async def _body(http: web.Request) -> bytes:

@@ -64,9 +64,12 @@ class Client:
         return await self.post(json.dumps(body), headers)
 
     @asynccontextmanager
-    async def streaming(self, **body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def streaming(
+        self, *, headers: dict[str, str] | None = None, **body: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A stream whose headers have come. Leaving the block early drops the connection."""
-        async with self.session.post(f"{self.url}/v1/completions", json=body | {"stream": True}) as response:
+        url, document = f"{self.url}/v1/completions", body | {"stream": True}
+        async with self.session.post(url, json=document, headers=headers) as response:
             yield response
 
     async def stream(self, **body: Any) -> Answer:

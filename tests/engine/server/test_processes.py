@@ -15,9 +15,9 @@ import pytest
 from kvledger.segment import filesystem_type
 from kvledger.snapshot import ReadStatus
 from tests.engine.server.client import Answer, Client, first_event, read_stream, talk
-from tests.engine.server.process import DEADLINE_SECONDS, EngineProcess, command, engine, environment
+from tests.engine.server.process import DEADLINE_SECONDS, EngineProcess, command, engine, environment, eventually
 
-pytestmark = pytest.mark.needs("tmpfs")
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("tmpfs")]
 
 SLOW = ("--step-time", "base=5ms")
 LONG: dict[str, Any] = {"prompt": [1, 2, 3], "max_tokens": 4000, "temperature": 0}
@@ -150,6 +150,29 @@ def test_a_killed_http_process_ends_the_core_which_gives_everything_back(directo
         assert process.wait() == (-signal.SIGKILL, "")
         assert process.counter("cancellations_total", cause="disconnect") == 1
         assert_closed_and_empty(process)
+
+
+@pytest.mark.slow
+def test_a_core_that_hangs_is_killed_when_the_engine_is_told_to_stop(directory: Path) -> None:
+    with engine(directory, "--drain-timeout", "0") as process:
+        process.core.send(signal.SIGSTOP)
+        code, stderr = process.stop()
+        assert code == 1
+        assert "core=stuck action=kill" in stderr
+        assert process.core.ended_within(0)
+
+
+def test_a_fault_that_is_switched_on_happens(directory: Path) -> None:
+    with engine(directory, *SLOW, "--fault", "skipped_free") as process:
+
+        async def conversation(client: Client) -> None:
+            async with client.streaming(**LONG) as response:
+                await first_event(response)
+
+        talk(process.url, conversation)
+        eventually(lambda: len(process.sample().slots) == 0, "the request has ended")
+        assert process.gauge("active_blocks") > 0
+        assert process.stop() == (0, "")
 
 
 def test_a_next_start_takes_over_the_counters(directory: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.engine.server.client import Answer, Client, first_event, talk
 from tests.engine.server.process import EngineProcess, engine
 
-pytestmark = pytest.mark.needs("tmpfs")
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("tmpfs")]
 
 SLOW = ("--max-num-seqs", "1", "--max-waiting", "1", "--step-time", "base=5ms")
 
@@ -108,6 +108,22 @@ def test_a_refusal_is_counted_for_its_tenant_even_if_its_body_cannot_be_read(sha
     counted = shared.sample().stats.tenant_counter("tenant_rejections_total")
     assert counted is not None
     assert counted["careless"] == 1
+
+
+def test_a_malformed_request_under_the_id_of_an_open_one_is_counted_and_leaves_that_one_alone(
+    shared: EngineProcess,
+) -> None:
+    before = rejections(shared, "bad_request")
+    headers = {"X-Request-Id": "busy"}
+
+    async def conversation(client: Client) -> None:
+        async with client.streaming(headers=headers, **(BODY | {"max_tokens": 3000})) as running:
+            await first_event(running)
+            check(await client.post("{", headers), 400, "bad_request", retryable=False)
+            await first_event(running)
+
+    talk(shared.url, conversation)
+    assert rejections(shared, "bad_request") == before + 1
 
 
 def test_a_body_beyond_the_limit_is_refused_as_too_large_and_counted(shared: EngineProcess) -> None:

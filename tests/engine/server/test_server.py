@@ -12,7 +12,7 @@ import pytest
 from tests.engine.server.client import Client, first_event, talk
 from tests.engine.server.process import EngineProcess, eventually
 
-pytestmark = pytest.mark.needs("tmpfs")
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("tmpfs")]
 
 GREEDY: dict[str, Any] = {"prompt": "the ledger", "max_tokens": 24, "temperature": 0}
 ENDLESS: dict[str, Any] = {"prompt": [1, 2, 3], "max_tokens": 3000, "temperature": 0}
