@@ -1,0 +1,50 @@
+"""What observations need of an audit, taken out of it before its borrowed arrays are overwritten. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.audit import Audit
+from kvledger.words import BlockState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFacts:
+    """Counts recounted from the block arrays. Under a busy writer they may mix two neighbouring publications."""
+
+    published_seq: int
+    longest_free_run_blocks: int
+    group_active_blocks: tuple[int, ...]
+    group_shared_blocks: tuple[int, ...]
+
+
+def facts_of(audit: Audit) -> AuditFacts:
+    """Take the facts out of an audit. To be called before its `stable` mask is first used, since it reads a column."""
+    groups = len(audit.head.limits.groups)
+    active = audit.ref_count > 0
+    shared = audit.table_references >= 2
+    if groups == 1:
+        by_group = [int(np.count_nonzero(active))], [int(np.count_nonzero(shared))]
+    else:
+        group = np.minimum(audit.column("group"), groups - 1)
+        by_group = _per_group(group, active, groups), _per_group(group, shared, groups)
+    return AuditFacts(
+        published_seq=audit.published_seq,
+        longest_free_run_blocks=longest_run(audit.state == BlockState.FREE),
+        group_active_blocks=tuple(by_group[0]),
+        group_shared_blocks=tuple(by_group[1]),
+    )
+
+
+def longest_run(mask: NDArray[np.bool_]) -> int:
+    """Length of the longest run of adjacent true entries."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+    return int((edges[1::2] - edges[::2]).max()) if len(edges) else 0
+
+
+def _per_group(group: NDArray[np.uint8], mask: NDArray[np.bool_], groups: int) -> list[int]:
+    counts: list[int] = np.bincount(group[mask], minlength=groups).tolist()
+    return counts

@@ -1,0 +1,93 @@
+"""The agent's settings: one frozen dataclass, validated once; flags win over environment, environment over defaults."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kvledger_agent.errors import UsageError
+
+DIRECTORY_VARIABLE = "KVLEDGER_DIR"
+AGENT_PREFIX = "KVLEDGER_AGENT_"
+DEFAULT_DIRECTORY = Path("/dev/shm/kvledger")
+
+
+def default_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Where ledgers are looked for when no flag says so: `KVLEDGER_DIR`, else a directory on tmpfs."""
+    return Path((os.environ if environ is None else environ).get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """What the agent watches, how often it samples, and where it listens.
+
+    `stale_after_seconds` is the age of the last sample beyond which `/metrics` answers 503. `price_per_hour` is what
+    one whole engine costs per hour, in any currency; None leaves the cost to what the engine itself counts.
+    Every field but `directory` has an environment variable `KVLEDGER_AGENT_<FIELD>`; the directory's is `KVLEDGER_DIR`.
+
+    Raises:
+        UsageError: a value out of range, naming it.
+    """
+
+    directory: Path
+    host: str = "127.0.0.1"
+    port: int = 9470
+    interval_seconds: float = 1.0
+    stale_after_seconds: float = 5.0
+    price_per_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise UsageError("host is empty: use 127.0.0.1, or the address of one interface")
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"port={self.port}: use 0 (any free port) to 65535")
+        self._check_positive("interval_seconds", self.interval_seconds)
+        self._check_positive("stale_after_seconds", self.stale_after_seconds)
+        if self.price_per_hour is not None:
+            self._check_positive("price_per_hour", self.price_per_hour)
+        if self.stale_after_seconds <= self.interval_seconds:
+            raise UsageError(
+                f"stale_after_seconds={self.stale_after_seconds:g} is not longer than "
+                f"interval_seconds={self.interval_seconds:g}: every scrape would be refused"
+            )
+
+    @staticmethod
+    def _check_positive(name: str, value: float) -> None:
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{name}={value}: use a number above 0")
+
+
+_PARSERS = {"directory": Path, "host": str, "port": int}
+
+
+def resolve(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> AgentConfig:
+    """The settings from `flags` (a value of None was not given), the environment and the defaults, in this order.
+
+    Raises:
+        UsageError: an unknown `KVLEDGER_AGENT_` variable, a value that cannot be read, or one out of range.
+    """
+    environ = os.environ if environ is None else environ
+    known = {f.name for f in fields(AgentConfig)}
+    values: dict[str, Any] = {"directory": default_directory(environ)} | _from_environment(environ, known)
+    values |= {name: value for name, value in flags.items() if name in known and value is not None}
+    return AgentConfig(**values)
+
+
+def _from_environment(environ: Mapping[str, str], known: set[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(AGENT_PREFIX) or not text:
+            continue
+        name = variable.removeprefix(AGENT_PREFIX).lower()
+        if name not in known or name == "directory":
+            expected = ", ".join(sorted(AGENT_PREFIX + field.upper() for field in known - {"directory"}))
+            raise UsageError(f"unknown variable {variable}: known are {expected} and {DIRECTORY_VARIABLE}")
+        try:
+            values[name] = _PARSERS.get(name, float)(text)
+        except ValueError as error:
+            raise UsageError(f"{variable}={text!r}: not a number") from error
+    return values

@@ -1,0 +1,83 @@
+"""The JSON documents of the API and of `--json`: one shape for the same thing wherever it is printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvledger.audit import Audit
+from kvledger.snapshot import Sample
+from kvledger_agent.fleet import Fleet, SourceHealth
+from kvledger_agent.observation import Observation, RequestsView
+from kvledger_agent.plain import plain, series_rows
+from kvledger_agent.request_rows import request_rows
+
+
+def engines_document(fleet: Fleet, now_ns: int) -> dict[str, Any]:
+    """Every source: the engines that could be read, with their verdict, and the ledgers that could not, with why."""
+    known = {observation.identity.key: observation for observation in fleet.observations}
+    return {
+        "sample_age_seconds": fleet.age_seconds(now_ns),
+        "engines": [_engine_line(source, known.get(source.source)) for source in fleet.sources],
+    }
+
+
+def _engine_line(source: SourceHealth, observation: Observation | None) -> dict[str, Any]:
+    line: dict[str, Any] = {"id": source.source, "path": source.path, "status": source.status, "error": source.error}
+    if observation is None:
+        return line | {"engine": None}
+    return line | {
+        **plain(observation.identity),
+        "up": observation.liveness.up,
+        "idle": observation.liveness.idle,
+        "verdict": plain(observation.verdict),
+        "findings": len(observation.findings) if observation.findings is not None else None,
+    }
+
+
+def snapshot_document(observation: Observation) -> dict[str, Any]:
+    """Everything known of one engine now, in numbers; unknown is null."""
+    pool = observation.pool
+    return {
+        "id": observation.identity.key,
+        **plain(observation.identity),
+        "liveness": plain(observation.liveness),
+        "clock": plain(observation.clock),
+        "published_seq": observation.published_seq,
+        "pool": None if pool is None else plain(pool) | {"headroom_blocks": pool.headroom_blocks},
+        "leaked_blocks": observation.leaked_blocks,
+        "groups": plain(observation.groups),
+        "requests": None if observation.requests is None else _requests(observation.requests),
+        "counters": {
+            name: [{"labels": list(labels), "value": plain(value)} for labels, value in series.items()]
+            for name, series in observation.totals.counters.items()
+        },
+        **findings_document(observation),
+        "verdict": plain(observation.verdict),
+    }
+
+
+def findings_document(observation: Observation) -> dict[str, Any]:
+    """The open findings and the invariants; null where nothing audits the engine."""
+    return {"findings": plain(observation.findings), "invariant_violations": plain(observation.violations)}
+
+
+def requests_document(sample: Sample, audit: Audit) -> dict[str, Any]:
+    """Every live request: who holds what."""
+    return {
+        "published_seq": sample.published_seq,
+        "left_out": sample.left_out,
+        "requests": plain(request_rows(sample, audit)),
+    }
+
+
+def _requests(view: RequestsView) -> dict[str, Any]:
+    return {
+        "live": series_rows(view.live, ("state", "class")),
+        "waiting": series_rows(view.waiting, ("cause", "class")),
+        "never_fit": view.never_fit,
+        "oldest_wait_seconds": series_rows(view.oldest_wait_seconds, ("cause", "tenant")),
+        "oldest_finishing_seconds": view.oldest_finishing_seconds,
+        "tenant_blocks": series_rows(view.tenant_blocks, ("tenant",)),
+        "tenant_quota_blocks": series_rows(view.tenant_quota_blocks, ("tenant",)),
+        "effective_concurrency": series_rows(view.effective_concurrency, ("percentile", "tenant")),
+    }

@@ -1,0 +1,1 @@
+"""Exporters: an observation on the wire. They name and format; they never compute."""

@@ -1,0 +1,124 @@
+"""Open suspicions as findings with their evidence. Joins and groups; decides nothing about what is a finding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.limits import Limits
+from kvledger.words import FindingKind
+from kvledger_agent.evidence import BlockHistory, Cause, Registry, cause_of
+from kvledger_agent.leaks import Track
+from kvledger_agent.observation import MAX_LISTED, Clock, Finding
+from kvledger_agent.window import Window
+
+GroupKey = tuple[FindingKind, int, int]
+_UNKNOWN = BlockHistory(one_holder=False, group=0)
+
+
+class FindingBook:
+    """The findings of one ledger. Remembers each one's cause, since rings are overwritten, and how each kind grows."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._histories: dict[int, BlockHistory] = {}
+        self._causes: dict[GroupKey, tuple[Cause, int]] = {}
+        self._growth: dict[FindingKind, Window] = {}
+
+    def note(self, histories: dict[int, BlockHistory], *, relevant: set[int]) -> None:
+        """Add the histories of blocks that have come under suspicion; forget all but the `relevant` blocks."""
+        self._histories = {b: known for b, known in (self._histories | histories).items() if b in relevant}
+
+    def lacks(self, blocks: Iterable[int]) -> list[int]:
+        """Those of `blocks` whose history is not known yet."""
+        return [block for block in dict.fromkeys(blocks) if block not in self._histories]
+
+    def assemble(
+        self, tracks: list[Track], *, clock: Clock, events: NDArray[Any] | None, registry: Registry
+    ) -> tuple[Finding, ...]:
+        """One finding per kind, cause and publication, in order of their first sight."""
+        growth = self._growth_per_minute(tracks, clock.published_ns)
+        grouped: dict[GroupKey, list[Track]] = {}
+        for track in tracks:
+            grouped.setdefault(self._group_key(track), []).append(track)
+        self._causes = {key: cause for key, cause in self._causes.items() if key in grouped}
+        return tuple(
+            self._finding(key, members, self._cause(key, members, events, registry), clock, growth[key[0]])
+            for key, members in grouped.items()
+        )
+
+    def _history(self, track: Track) -> BlockHistory:
+        return self._histories.get(track.suspect.block, _UNKNOWN)
+
+    def _group_key(self, track: Track) -> GroupKey:
+        named = track.suspect.block < 0 or self._history(track).one_holder
+        return track.suspect.kind, track.suspect.owner if named else 0, track.began.first_seq
+
+    def _cause(
+        self, key: GroupKey, members: list[Track], events: NDArray[Any] | None, registry: Registry
+    ) -> tuple[Cause, int]:
+        known = self._causes.get(key)
+        if known is None:
+            kind, owner, seq = key
+            cause = cause_of(
+                kind,
+                owner,
+                one_holder=owner != 0,
+                seq=seq,
+                clean_seq=members[0].began.clean_seq,
+                events=events,
+                registry=registry,
+            )
+            known = self._causes[key] = cause, _began_ns(seq, events, members)
+        return known
+
+    def _finding(
+        self, key: GroupKey, members: list[Track], known: tuple[Cause, int], clock: Clock, growth: float | None
+    ) -> Finding:
+        cause, since_ns = known
+        blocks = sorted(track.suspect.block for track in members if track.suspect.block >= 0)
+        return Finding(
+            kind=key[0],
+            blocks=tuple(blocks[:MAX_LISTED]),
+            block_count=len(blocks) or members[0].suspect.excess,
+            bytes=self._bytes(members),
+            seq=key[2],
+            since_clock_ns=since_ns,
+            since_wall_seconds=clock.wall_seconds(since_ns),
+            found_clock_ns=min(track.found_clock_ns or 0 for track in members),
+            seen_clock_ns=max(track.seen_clock_ns for track in members),
+            owner=cause.owner,
+            candidates=cause.candidates,
+            known=cause.known,
+            blocks_per_minute=growth,
+        )
+
+    def _bytes(self, members: list[Track]) -> int | None:
+        """Bytes of the blocks; None where a group's block size in bytes is unknown."""
+        groups = self._limits.groups
+        sizes = [groups[min(self._history(track).group, len(groups) - 1)].block_bytes for track in members]
+        return sum(sizes) if all(sizes) else None
+
+    def _growth_per_minute(self, tracks: list[Track], clock_ns: int) -> dict[FindingKind, float | None]:
+        counts = Counter(track.suspect.kind for track in tracks)
+        self._growth = {kind: window for kind, window in self._growth.items() if kind in counts}
+        rates: dict[FindingKind, float | None] = {}
+        for kind, count in counts.items():
+            window = self._growth.setdefault(kind, Window())
+            window.add(clock_ns, count)
+            rate = window.growth_per_second()
+            rates[kind] = None if rate is None else 60 * rate
+        return rates
+
+
+def _began_ns(seq: int, events: NDArray[Any] | None, members: list[Track]) -> int:
+    """When publication `seq` was, from an event in it; otherwise when it was first seen."""
+    if events is not None:
+        times = events["time_ns"][events["seq"] == np.uint64(seq)]
+        if len(times):
+            return int(times[0])
+    return min(track.began.clock_ns for track in members)

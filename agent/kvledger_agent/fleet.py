@@ -1,0 +1,42 @@
+"""What the agent knows after one round of sampling: every engine's observation and how each source did. Immutable.
+
+The sampler replaces the whole object; exporters and the API read whichever one is current, without a lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvledger_agent.observation import Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceHealth:
+    """How reading one source went. `status` is a word: a reader status, or why nothing could be read.
+
+    `last_good_ns` is CLOCK_MONOTONIC of the last good sample, None before the first. Counters restart with the agent.
+    """
+
+    source: str
+    path: str
+    success: bool
+    status: str
+    error: str | None
+    duration_seconds: float
+    last_good_ns: int | None
+    events_lost: int | None
+    reads_retried: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """One round: `sampled_ns` is CLOCK_MONOTONIC at its end. At most one observation per (engine, rank)."""
+
+    round: int
+    sampled_ns: int
+    observations: tuple[Observation, ...]
+    sources: tuple[SourceHealth, ...]
+
+    def age_seconds(self, now_ns: int) -> float:
+        """Age of the round at `now_ns` (CLOCK_MONOTONIC)."""
+        return max(0.0, (now_ns - self.sampled_ns) / 1e9)

@@ -1,0 +1,138 @@
+"""One ledger as a source: everything remembered between two looks at it. Reads through `kvledger.reader` only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from kvledger.audit import Audit
+from kvledger.buffers import Buffers
+from kvledger.invariants import Suspect, counts, suspects
+from kvledger.reader import Reader
+from kvledger.snapshot import ReadStatus, Sample
+from kvledger_agent.audit_facts import AuditFacts, facts_of
+from kvledger_agent.drain import Drain
+from kvledger_agent.evidence import Registry, histories
+from kvledger_agent.findings import FindingBook
+from kvledger_agent.grace import Grace, GraceClock, grace_of
+from kvledger_agent.leaks import Final, Key, LeakTracker, key_of
+from kvledger_agent.lengths import effective_concurrency
+from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.observe import clock_of, groups_of, identity_of, is_final, liveness_of, pool_of, totals_of
+from kvledger_agent.observe_requests import requests_view
+from kvledger_agent.verdict import verdict_of
+from kvledger_agent.violations import ViolationTracker
+from kvledger_agent.window import Window
+
+MOST_SUSPECTS = 1 << 16
+
+
+class LedgerSource:
+    """A reader, the history of its rings, and the trackers. One thread uses it.
+
+    A ledger whose engine is gone is looked at once and its observation kept: the file will not change any more.
+    """
+
+    def __init__(self, reader: Reader, *, price_per_hour: float | None = None) -> None:
+        self.reader = reader
+        self.identity = identity_of(reader.head)
+        self.events, self.summaries = Drain(reader.events), Drain(reader.summaries)
+        self._price_per_hour = price_per_hour
+        self._clock, self._leaks, self._violations = GraceClock(), LeakTracker(), ViolationTracker()
+        self._book, self._growth = FindingBook(reader.head.limits), Window()
+        self._last: Observation | None = None
+        self._last_final: ReadStatus | None = None
+
+    @classmethod
+    def open(cls, path: Path, buffers: Buffers | None = None, *, price_per_hour: float | None = None) -> LedgerSource:
+        """Open the file. Raises a `LedgerUnreadable` subclass or `FileNotFoundError`."""
+        return cls(Reader.open(path, buffers), price_per_hour=price_per_hour)
+
+    @property
+    def lost(self) -> int:
+        """Ring records that were overwritten before they were read."""
+        return self.events.lost + self.summaries.lost
+
+    @property
+    def retries(self) -> int:
+        """Looks that had to be repeated because the writer was active."""
+        return self.reader.retries
+
+    def close(self) -> None:
+        """Release the file. Idempotent."""
+        self.reader.close()
+
+    def look(self, now_ns: int | None = None) -> Observation:
+        """Sample, drain, audit, judge. `now_ns` is CLOCK_MONOTONIC unless given. Raises `LedgerUnreadable`."""
+        sample = self.reader.sample(now_ns)
+        final = is_final(sample)
+        if final and self._last is not None and self._last_final is sample.status:
+            return self._last
+        self.events.pull()
+        self.summaries.pull()
+        self._clock.tick(sample)
+        self._last = self._observe(sample, final)
+        self._last_final = sample.status if final else None
+        return self._last
+
+    def _observe(self, sample: Sample, final: bool) -> Observation:
+        facts, findings = self._audit(sample, final)
+        if (active := sample.stats.gauge("active_blocks")) is not None:
+            self._growth.add(sample.clock_ns, active)
+        growth = None if final else self._growth.growth_per_second()
+        lengths = effective_concurrency(self.reader.head.limits, self.summaries.records(), sample.tenants)
+        return Observation(
+            identity=self.identity,
+            liveness=liveness_of(sample),
+            clock=clock_of(sample),
+            published_seq=sample.published_seq,
+            pool=pool_of(sample, facts, self.reader.peaks(), growth),
+            groups=groups_of(sample, facts),
+            requests=requests_view(sample, lengths),
+            totals=totals_of(sample, self._price_per_hour),
+            findings=findings,
+            violations=dict(self._violations.lasting),
+            verdict=verdict_of(sample, findings, self._violations.lasting),
+        )
+
+    def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...]]:
+        # Limits of pins and ended requests run in the time that counts: a stopped engine makes none of them overdue.
+        now_ns = sample.now_ns if sample.status is ReadStatus.IDLE else sample.clock_ns
+        audit = self.reader.audit(now_ns)
+        facts, grace = facts_of(audit), grace_of(sample)
+        quiet = audit.quiescent and audit.published_seq == sample.published_seq
+        self._violations.update(counts(sample, audit), quiet=quiet, clock=self._clock, grace=grace, final=final)
+        self._judge(audit, sample, grace, final)
+        findings = self._book.assemble(
+            self._leaks.open,
+            clock=clock_of(sample),
+            events=self.events.records(),
+            registry=Registry(audit.slots, self.summaries.records(), sample.tenants),
+        )
+        return facts, findings
+
+    def _judge(self, audit: Audit, sample: Sample, grace: Grace, final: bool) -> None:
+        found = suspects(audit, finishing_limit_seconds=grace.seconds, limit=MOST_SUSPECTS)
+        blocks = [suspect.block for suspect in found if suspect.block >= 0]
+        known = self._leaks.blocks
+        self._book.note(
+            histories(audit, self._book.lacks(blocks)), relevant={*blocks, *known, *self._leaks.open_blocks}
+        )
+        stamps = dict(zip(known, audit.values("changed_seq", np.array(known, np.int32)).tolist(), strict=True))
+        self._leaks.update(
+            found,
+            judged=lambda block: stamps[block] <= audit.published_seq,
+            published_seq=audit.published_seq,
+            clock_ns=sample.clock_ns,
+            clock=self._clock,
+            grace=grace,
+            confirmed=self._second_look(found, audit.now_ns),
+            final=Final(audit.published_seq, audit.writing_seq != audit.published_seq) if final else None,
+        )
+
+    def _second_look(self, found: list[Suspect], now_ns: int) -> frozenset[Key]:
+        """What another audit suspects, too. It overwrites what the first one borrowed."""
+        if not self._leaks.wants_second_look(found):
+            return frozenset()
+        return frozenset(map(key_of, suspects(self.reader.audit(now_ns), limit=MOST_SUSPECTS)))

@@ -1,0 +1,206 @@
+"""One engine, seen once, in the project's own words. Engine-neutral: whatever a source does not report is None.
+
+Owns names and shapes; computes nothing and reads nothing. Everything downstream (findings, verdict, exporters, API,
+commands) sees these classes only, so that a scraped engine and a ledger are the same to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.words import Action, FindingKind, Verdict
+
+Labels = tuple[str, ...]
+"""Label values in the order of `catalog.Family.labels`, then tenant, then class, as far as the family has them."""
+Series = Mapping[Labels, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which engine core this is; `epoch` numbers its starts."""
+
+    engine: str
+    rank: int
+    model: str
+    pool: str
+    epoch: int | None = None
+
+    @property
+    def key(self) -> str:
+        """`engine:rank`, safe in a URL and unique within one directory of ledgers."""
+        return f"{self.engine}:{self.rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """Whether the engine lives and works. From `heartbeat_monotonic_ns` an exporter computes the age at its moment."""
+
+    status: str
+    up: bool | None
+    idle: bool | None
+    heartbeat_age_seconds: float | None
+    heartbeat_monotonic_ns: int | None
+    last_served: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The source's own time: last publication, now, and the wall clock that belongs to the publication."""
+
+    published_ns: int
+    now_ns: int
+    wall_ns: int
+    virtual: bool
+
+    def wall_seconds(self, clock_ns: int) -> float | None:
+        """Wall-clock seconds of an instant of the ledger clock; None for a virtual clock, which has no wall time."""
+        return None if self.virtual else (self.wall_ns + clock_ns - self.published_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """One pool, in blocks unless a name says otherwise."""
+
+    capacity_blocks: int
+    free_blocks: int | None = None
+    cached_blocks: int | None = None
+    active_blocks: int | None = None
+    pinned_blocks: Mapping[str, int] | None = None
+    committed_blocks: int | None = None
+    peak_active_blocks: int | None = None
+    longest_free_run_blocks: int | None = None
+    budget_bytes: int | None = None
+    reserve_bytes: int | None = None
+    alert_watermark_ratio: float | None = None
+    admission_watermark_blocks: int | None = None
+    growth_known: bool = False
+    seconds_to_exhaustion: float | None = None
+
+    @property
+    def headroom_blocks(self) -> int | None:
+        """free + cached − committed; below zero when admitted requests may need more than there is."""
+        if self.free_blocks is None or self.cached_blocks is None or self.committed_blocks is None:
+            return None
+        return self.free_blocks + self.cached_blocks - self.committed_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One cache group of a pool."""
+
+    name: str
+    block_size_tokens: int | None = None
+    block_bytes: int | None = None
+    bytes_per_token: int | None = None
+    logical_blocks: int | None = None
+    active_blocks: int | None = None
+    shared_blocks: int | None = None
+    tail_waste_slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestsView:
+    """Requests in numbers, keyed by label values: state or cause with class, cause or percentile with tenant."""
+
+    live: Series | None = None
+    waiting: Series | None = None
+    never_fit: int | None = None
+    oldest_wait_seconds: Series | None = None
+    oldest_finishing_seconds: float | None = None
+    tenant_blocks: Series | None = None
+    tenant_quota_blocks: Series | None = None
+    effective_concurrency: Series | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramView:
+    """One histogram series: upper bounds, counts per bucket (not cumulative, the last above every bound), sum."""
+
+    bounds: tuple[float, ...]
+    buckets: NDArray[np.float64]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Counters and histograms by family; a family the source does not keep is missing."""
+
+    counters: Mapping[str, Series] = field(default_factory=dict)
+    histograms: Mapping[str, Mapping[Labels, HistogramView]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRef:
+    """A request as a finding names it. `ended` is the finish reason, None when unknown or still running."""
+
+    serial: int
+    id_head: str | None = None
+    id_tail: str | None = None
+    tenant: str | None = None
+    ended: str | None = None
+    ended_clock_ns: int | None = None
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What the ledger shows to be wrong, with its evidence: blocks of one kind, one owner and one publication.
+
+    `owner` is set only if it is proven; otherwise `candidates` are the requests that may have done it and `known` says
+    why no more is known. `blocks` lists at most `MAX_LISTED` of `block_count` ids. Times are of the ledger clock:
+    `since` the publication that first showed it, `found` when it became a finding, `seen` when it last showed.
+    """
+
+    kind: FindingKind
+    blocks: tuple[int, ...]
+    block_count: int
+    bytes: int | None
+    seq: int
+    since_clock_ns: int
+    since_wall_seconds: float | None
+    found_clock_ns: int
+    seen_clock_ns: int
+    owner: RequestRef | None
+    candidates: tuple[RequestRef, ...]
+    known: str
+    blocks_per_minute: float | None = None
+
+
+MAX_LISTED = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictView:
+    """The verdict, the sentence that supports it, and the one action it asks for."""
+
+    verdict: Verdict
+    action: Action
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One engine's sample. `violations` maps an invariant to how far it is lastingly off (0: it holds)."""
+
+    identity: Identity
+    liveness: Liveness
+    clock: Clock | None = None
+    published_seq: int | None = None
+    pool: PoolView | None = None
+    groups: tuple[GroupView, ...] = ()
+    requests: RequestsView | None = None
+    totals: Totals = field(default_factory=Totals)
+    findings: tuple[Finding, ...] | None = None
+    violations: Mapping[str, float] | None = None
+    verdict: VerdictView | None = None
+
+    @property
+    def leaked_blocks(self) -> int | None:
+        """Blocks in open `excess_reference` findings; None where nothing audits the blocks."""
+        if self.findings is None:
+            return None
+        return sum(f.block_count for f in self.findings if f.kind is FindingKind.EXCESS_REFERENCE)

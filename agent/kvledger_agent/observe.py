@@ -1,0 +1,196 @@
+"""A ledger's sample and audit as an `Observation`. Pure: what is seen, in the project's words, nothing kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger import catalog
+from kvledger.head import Head
+from kvledger.limits import Group
+from kvledger.snapshot import ReadStatus, Sample
+from kvledger.words import PinKind
+from kvledger_agent.audit_facts import AuditFacts
+from kvledger_agent.observation import (
+    Clock,
+    GroupView,
+    HistogramView,
+    Identity,
+    Labels,
+    Liveness,
+    PoolView,
+    Series,
+    Totals,
+)
+from kvledger_agent.observe_requests import committed_blocks
+
+PEAK_SECONDS = 60
+_GONE = (ReadStatus.CLOSED, ReadStatus.DEAD, ReadStatus.ABANDONED)
+
+
+def is_final(sample: Sample) -> bool:
+    """Whether nobody writes the ledger any more, so that what it shows will not change."""
+    return sample.status in _GONE or (sample.status is ReadStatus.LAST_GOOD and sample.writer_pid is None)
+
+
+def identity_of(head: Head) -> Identity:
+    """Which engine core a ledger belongs to."""
+    limits = head.limits
+    return Identity(engine=limits.engine, rank=limits.rank, model=limits.model, pool=limits.pool, epoch=head.epoch)
+
+
+def clock_of(sample: Sample) -> Clock:
+    """The ledger's clock at this sample."""
+    return Clock(
+        published_ns=sample.clock_ns,
+        now_ns=sample.now_ns,
+        wall_ns=sample.stats.whole("wall_ns"),
+        virtual=sample.head.virtual_clock,
+    )
+
+
+def liveness_of(sample: Sample) -> Liveness:
+    """Whether the engine lives. A heartbeat that cannot be compared with this machine's clock has no age."""
+    up = not is_final(sample)
+    beat = sample.stats.whole("monotonic_ns") if sample.heartbeat_age_seconds is not None else None
+    return Liveness(
+        status=sample.status.value,
+        up=up,
+        idle=up and sample.control["idle_since_ns"] != 0,
+        heartbeat_age_seconds=sample.heartbeat_age_seconds,
+        heartbeat_monotonic_ns=beat,
+        last_served=sample.status is ReadStatus.LAST_GOOD,
+    )
+
+
+def pool_of(
+    sample: Sample, facts: AuditFacts | None, peaks: NDArray[Any], active_growth_per_second: float | None
+) -> PoolView:
+    """The pool of one sample. `peaks` is the ledger's ring of per-second peaks."""
+    limits = sample.head.limits
+    committed = committed_blocks(sample)
+    free, cached, active = (_count(sample, f"{name}_blocks") for name in ("free", "cached", "active"))
+    headroom = None if free is None or cached is None else free + cached - committed
+    return PoolView(
+        capacity_blocks=limits.capacity_blocks,
+        free_blocks=free,
+        cached_blocks=cached,
+        active_blocks=active,
+        pinned_blocks=_pinned(sample),
+        committed_blocks=committed,
+        peak_active_blocks=peak_active_blocks(sample, peaks, active),
+        longest_free_run_blocks=None if facts is None else facts.longest_free_run_blocks,
+        budget_bytes=limits.budget_bytes or None,
+        reserve_bytes=limits.reserve_bytes or None,
+        alert_watermark_ratio=limits.alert_watermark_ratio,
+        admission_watermark_blocks=limits.admission_watermark_blocks,
+        growth_known=active_growth_per_second is not None,
+        seconds_to_exhaustion=seconds_to_exhaustion(headroom, active_growth_per_second),
+    )
+
+
+def peak_active_blocks(sample: Sample, peaks: NDArray[Any], active: int | None) -> int | None:
+    """The most blocks active at any instant of the last 60 s of the ledger clock, the present one included."""
+    if active is None:
+        return None
+    first = sample.now_ns // 1_000_000_000 - PEAK_SECONDS
+    recent = peaks["active_blocks"][peaks["second"] > first]
+    return max(active, int(recent.max())) if len(recent) else active
+
+
+def seconds_to_exhaustion(headroom_blocks: int | None, growth_per_second: float | None) -> float | None:
+    """Headroom ÷ the last minute's net growth of active blocks; None when not growing. No headroom left is 0."""
+    if headroom_blocks is None or growth_per_second is None or growth_per_second <= 0:
+        return None
+    return max(0.0, headroom_blocks / growth_per_second)
+
+
+def groups_of(sample: Sample, facts: AuditFacts | None) -> tuple[GroupView, ...]:
+    """The cache groups of one sample. A group that stores no bytes has unknown byte sizes."""
+    groups = sample.head.limits.groups
+    return tuple(_group(sample, facts, index, group) for index, group in enumerate(groups))
+
+
+def totals_of(sample: Sample, price_per_hour: float | None) -> Totals:
+    """Every counter and histogram of the catalogue that the ledger keeps."""
+    counters = {f.name: series for f in catalog.stored_counters() if (series := _counter(sample, f)) is not None}
+    epoch = sample.head.epoch
+    # The epoch is in the file's name: this number stays right when a predecessor could not be read.
+    counters["engine_restarts_total"] = {(): float(max(0, epoch - 1))}
+    counters.pop("cost_total", None)
+    if (cost := _cost(sample, price_per_hour)) is not None:
+        counters["cost_total"] = cost
+    if not any(group.block_bytes for group in sample.head.limits.groups):
+        counters.pop("cow_bytes_total", None)
+    histograms = {f.name: kept for f in catalog.stored_histograms() if (kept := _histograms(sample, f))}
+    return Totals(counters=counters, histograms=histograms)
+
+
+def _count(sample: Sample, name: str) -> int | None:
+    value = sample.stats.gauge(name)
+    return None if value is None or not np.isfinite(value) else int(value)
+
+
+def _pinned(sample: Sample) -> dict[str, int]:
+    counts = {kind.word: 0 for kind in PinKind if kind is not PinKind.NONE}
+    words = {int(kind): kind.word for kind in PinKind if kind is not PinKind.NONE}
+    pairs = set(zip(sample.pins.kind.tolist(), sample.pins.block.tolist(), strict=True))
+    for kind, count in Counter(kind for kind, _ in pairs).items():
+        if kind in words:
+            counts[words[kind]] = count
+    return counts
+
+
+def _group(sample: Sample, facts: AuditFacts | None, index: int, group: Group) -> GroupView:
+    lengths = np.maximum(sample.slots.table_blocks[:, index].astype(np.int64), 0)
+    slots = lengths * group.block_size_tokens
+    filled = np.minimum(np.maximum(sample.slots.computed_tokens, 0), slots)
+    alone = len(sample.head.limits.groups) == 1
+    active = _count(sample, "active_blocks") if alone else None if facts is None else facts.group_active_blocks[index]
+    return GroupView(
+        name=group.name,
+        block_size_tokens=group.block_size_tokens,
+        block_bytes=group.block_bytes or None,
+        bytes_per_token=group.bytes_per_token or None,
+        logical_blocks=int(lengths.sum()),
+        active_blocks=active,
+        shared_blocks=None if facts is None else facts.group_shared_blocks[index],
+        tail_waste_slots=int((slots - filled).sum()),
+    )
+
+
+def _counter(sample: Sample, family: catalog.Family) -> Series | None:
+    series: dict[Labels, float] = {}
+    for labels in catalog.series_labels(family):
+        values = tuple(value for _, value in labels)
+        if family.per_tenant:
+            by_tenant = sample.stats.tenant_counter(family.name, **dict(labels)) or {}
+            series |= {(*values, tenant): value for tenant, value in by_tenant.items()}
+        elif (value := sample.stats.counter(family.name, **dict(labels))) is not None:
+            series[values] = value
+    return series or None
+
+
+def _histograms(sample: Sample, family: catalog.Family) -> Mapping[Labels, HistogramView]:
+    kept: dict[Labels, HistogramView] = {}
+    for labels in catalog.series_labels(family):
+        found = sample.stats.histogram(family.name, **dict(labels))
+        if found is not None:
+            kept[tuple(v for _, v in labels)] = HistogramView(bounds=found.bounds, buckets=found.buckets, sum=found.sum)
+    return kept
+
+
+def _cost(sample: Sample, price_per_hour: float | None) -> Series | None:
+    """Cost by tenant: block-seconds ÷ (capacity × seconds) × price, else what the engine counted, else unknown."""
+    if price_per_hour is not None:
+        used = sample.stats.tenant_counter("block_seconds_total")
+        rate = price_per_hour / 3600 / sample.head.limits.capacity_blocks
+        return None if used is None else {(tenant,): seconds * rate for tenant, seconds in used.items()}
+    counted = sample.stats.tenant_counter("cost_total")
+    if counted is None or not any(counted.values()):
+        return None
+    return {(tenant,): value for tenant, value in counted.items()}

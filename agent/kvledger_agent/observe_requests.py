@@ -1,0 +1,107 @@
+"""A sample's requests in numbers: live, waiting, oldest, committed. Pure; every word of a ledger is bounds-checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.snapshot import Sample, SlotTable
+from kvledger.words import RequestClass, RequestState, WaitCause
+from kvledger_agent.needs import blocks_of, longest_tokens
+from kvledger_agent.observation import Labels, RequestsView, Series
+
+_CLASSES = RequestClass.words()
+_CAUSES = WaitCause.words()
+_LIVE = tuple(state for state in RequestState if state is not RequestState.FINISHED)
+
+
+def requests_view(sample: Sample, effective_concurrency: Series | None) -> RequestsView:
+    """All request numbers of one sample."""
+    slots, causes = sample.slots, sample.wait_causes()
+    return RequestsView(
+        live=_live(slots),
+        waiting=_waiting(slots, causes),
+        never_fit=_never_fit(sample),
+        oldest_wait_seconds=_oldest_waits(sample, causes),
+        oldest_finishing_seconds=oldest_finishing_seconds(sample),
+        tenant_blocks={(name,): blocks for name, blocks in sample.stats.tenant_blocks.items()},
+        tenant_quota_blocks=_quotas(sample.tenant_quota_blocks),
+        effective_concurrency=effective_concurrency,
+    )
+
+
+def committed_blocks(sample: Sample) -> int:
+    """Blocks that running requests may still need up to max_tokens, beyond those their tables hold."""
+    slots = sample.slots
+    running = slots.state == RequestState.RUNNING
+    wanted = blocks_of(
+        sample.head.limits,
+        longest_tokens(sample.head.limits, slots.prompt_tokens[running], slots.max_tokens[running]),
+    )
+    held = slots.table_blocks[running].astype(np.int64).sum(axis=1)
+    return int(np.maximum(wanted - held, 0).sum())
+
+
+def oldest_finishing_seconds(sample: Sample) -> float:
+    """Age of the oldest request that ended and still holds blocks; 0 when there is none."""
+    slots = sample.slots
+    since = slots.finishing_ns[(slots.state == RequestState.FINISHING) & (slots.finishing_ns > 0)]
+    return _seconds(sample.now_ns, int(since.min())) if len(since) else 0.0
+
+
+def tenant_names(sample: Sample, columns: NDArray[np.int16]) -> list[str]:
+    """The tenant name of each column number; `other` for a column that is not in use."""
+    names = sample.tenants
+    return [names[c] if 0 <= c < len(names) - 1 else names[-1] for c in columns.tolist()]
+
+
+def class_names(slots: SlotTable) -> list[str]:
+    """The class word of each request; the default class where the number is none of ours."""
+    return [_CLASSES[c] if c < len(_CLASSES) else _CLASSES[0] for c in slots.request_class.tolist()]
+
+
+def _live(slots: SlotTable) -> Series:
+    counts: dict[Labels, float] = {(state.word, name): 0.0 for state in _LIVE for name in _CLASSES}
+    words = {int(state): state.word for state in _LIVE}
+    for state, name in zip(slots.state.tolist(), class_names(slots), strict=True):
+        if state in words:
+            counts[words[state], name] += 1.0
+    return counts
+
+
+def _waiting(slots: SlotTable, causes: NDArray[np.int8]) -> Series:
+    counts: dict[Labels, float] = {(cause, name): 0.0 for cause in _CAUSES for name in _CLASSES}
+    for cause, name in zip(causes.tolist(), class_names(slots), strict=True):
+        if cause >= 0:
+            counts[_CAUSES[cause], name] += 1.0
+    return counts
+
+
+def _oldest_waits(sample: Sample, causes: NDArray[np.int8]) -> Series:
+    """Age of the oldest open wait per present cause and tenant; only where somebody waits."""
+    oldest: dict[Labels, float] = {}
+    tenants = tenant_names(sample, sample.slots.tenant)
+    for cause, tenant, since in zip(causes.tolist(), tenants, sample.slots.queued_ns.tolist(), strict=True):
+        if cause >= 0:
+            labels = (_CAUSES[cause], tenant)
+            oldest[labels] = max(oldest.get(labels, 0.0), _seconds(sample.now_ns, since))
+    return oldest
+
+
+def _never_fit(sample: Sample) -> int:
+    limits, slots = sample.head.limits, sample.slots
+    waiting = slots.waiting
+    wanted = blocks_of(limits, longest_tokens(limits, slots.prompt_tokens[waiting], slots.max_tokens[waiting]))
+    return int((wanted > limits.capacity_blocks).sum())
+
+
+def _quotas(quotas: Mapping[str, int]) -> Series | None:
+    """Quotas by tenant; None where no tenant has one, since a quota of 0 means that none was set."""
+    named: dict[Labels, float] = {(name,): float(blocks) for name, blocks in quotas.items() if blocks > 0}
+    return named or None
+
+
+def _seconds(now_ns: int, since_ns: int) -> float:
+    return max(0.0, (now_ns - since_ns) / 1e9)

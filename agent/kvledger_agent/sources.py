@@ -1,0 +1,148 @@
+"""All ledgers of a directory as sources: opened when they appear, released when they go, each on its own.
+
+A ledger that cannot be read is a source with a status and no observation; it never spoils another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvledger.buffers import Buffers
+from kvledger.errors import LedgerUnreadable, NotALedger
+from kvledger.snapshot import ReadStatus
+from kvledger.status import status_of_error
+from kvledger_agent.directory import LedgerFile, scan
+from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.ledger_source import LedgerSource
+from kvledger_agent.observation import Observation
+
+logger = logging.getLogger(__name__)
+
+INTERNAL_ERROR = "internal_error"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One (engine, rank): its current file, what reads it, and totals that outlive a change of file."""
+
+    file: LedgerFile
+    source: LedgerSource | None = None
+    lost_before: int = 0
+    retries_before: int = 0
+    last_good_ns: int | None = None
+    error: str | None = None
+
+    @property
+    def lost(self) -> int:
+        return self.lost_before + (self.source.lost if self.source else 0)
+
+    @property
+    def retries(self) -> int:
+        return self.retries_before + (self.source.retries if self.source else 0)
+
+    def release(self) -> None:
+        """Close the reader, keeping what it counted."""
+        self.lost_before, self.retries_before = self.lost, self.retries
+        if self.source is not None:
+            self.source.close()
+        self.source = None
+
+
+class LedgerSources:
+    """The sources of one directory. One thread uses it."""
+
+    def __init__(self, directory: Path, *, price_per_hour: float | None = None) -> None:
+        self.directory = directory
+        self._price_per_hour = price_per_hour
+        self._buffers = Buffers()
+        self._entries: dict[str, _Entry] = {}
+        self._trouble: str | None = None
+
+    def look(self) -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
+        """One look at every current ledger, in order of their keys. A directory that cannot be listed has none."""
+        self._refresh()
+        looked = [self._look(key, entry) for key, entry in self._entries.items()]
+        observations = tuple(observation for observation, _ in looked if observation is not None)
+        return observations, tuple(health for _, health in looked)
+
+    def source(self, key: str) -> LedgerSource | None:
+        """What reads the ledger of `engine:rank`, None when nothing does."""
+        entry = self._entries.get(key)
+        return entry.source if entry else None
+
+    def close(self) -> None:
+        """Release every file."""
+        for entry in self._entries.values():
+            entry.release()
+        self._entries.clear()
+
+    def _refresh(self) -> None:
+        files = self._scan()
+        for key in [key for key in self._entries if key not in files]:
+            self._entries.pop(key).release()
+            logger.info("source=%s released=true", key)
+        for key, file in files.items():
+            entry = self._entries.get(key)
+            if entry is None:
+                self._entries[key] = _Entry(file)
+            elif entry.file != file:
+                entry.release()
+                entry.file = file
+        self._entries = dict(sorted(self._entries.items()))
+
+    def _scan(self) -> dict[str, LedgerFile]:
+        try:
+            files, trouble = scan(self.directory), None
+        except OSError as error:
+            files, trouble = {}, str(error)
+        if trouble != self._trouble:
+            logger.warning("directory=%s readable=%s error=%s", self.directory, trouble is None, trouble)
+        self._trouble = trouble
+        return files
+
+    def _look(self, key: str, entry: _Entry) -> tuple[Observation | None, SourceHealth]:
+        began_ns = time.monotonic_ns()
+        observation, status, error = self._observe(key, entry)
+        ended_ns = time.monotonic_ns()
+        success = error is None and status != ReadStatus.LAST_GOOD
+        if success:
+            entry.last_good_ns = ended_ns
+        if error is not None and error != entry.error:
+            logger.warning("source=%s status=%s error=%s", key, status, error)
+        entry.error = error
+        return observation, SourceHealth(
+            source=key,
+            path=str(entry.file.path),
+            success=success,
+            status=status,
+            error=error,
+            duration_seconds=(ended_ns - began_ns) / 1e9,
+            last_good_ns=entry.last_good_ns,
+            events_lost=entry.lost,
+            reads_retried=entry.retries,
+        )
+
+    def _observe(self, key: str, entry: _Entry) -> tuple[Observation | None, str, str | None]:
+        try:
+            if entry.source is None:
+                entry.source = self._open(key, entry.file)
+            observation = entry.source.look()
+        except (LedgerUnreadable, OSError) as error:
+            entry.release()
+            return None, status_of_error(error).value, str(error)
+        except Exception as error:
+            # One ledger's trouble must not end the sampling of the others.
+            logger.exception("source=%s status=%s", key, INTERNAL_ERROR)
+            entry.release()
+            return None, INTERNAL_ERROR, f"{type(error).__name__}: {error}"
+        return observation, observation.liveness.status, None
+
+    def _open(self, key: str, file: LedgerFile) -> LedgerSource:
+        source = LedgerSource.open(file.path, self._buffers, price_per_hour=self._price_per_hour)
+        if source.identity.key != key:
+            source.close()
+            raise NotALedger(f"{file.path}: its name says {key!r}, its header {source.identity.key!r}")
+        return source

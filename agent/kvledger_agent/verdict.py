@@ -1,0 +1,61 @@
+"""Where the trouble is, as far as one sample and its findings say: a verdict, its evidence, one action. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kvledger.snapshot import ReadStatus, Sample
+from kvledger.status import frozen_after_seconds
+from kvledger.words import Action, FindingKind, RequestState, Verdict
+from kvledger_agent.observation import Finding, VerdictView
+from kvledger_agent.observe import is_final
+
+
+def verdict_of(sample: Sample, findings: tuple[Finding, ...], violations: Mapping[str, float]) -> VerdictView:
+    """The gravest true verdict: frozen, stalled, leaking, unknown, healthy, in this order."""
+    limit = frozen_after_seconds(sample.stats)
+    if sample.status is ReadStatus.FROZEN:
+        age = sample.heartbeat_age_seconds or 0.0
+        return _verdict(
+            Verdict.FROZEN,
+            Action.LOOK_DOWNSTREAM,
+            f"with work to do, no heartbeat for {age:.1f} s (limit {limit:.1f} s)",
+        )
+    quiet_seconds = seconds_without_progress(sample)
+    if quiet_seconds is not None and quiet_seconds > limit and sample.status is ReadStatus.OK:
+        waiting = int(sample.slots.waiting.sum())
+        return _verdict(
+            Verdict.STALLED,
+            Action.LOOK_DOWNSTREAM,
+            f"{waiting} requests wait, and for {quiet_seconds:.1f} s there was no token and no admission",
+        )
+    if findings or any(violations.values()):
+        return _verdict(Verdict.LEAKING, Action.FIX_LEAK, _what_is_wrong(findings, violations))
+    if is_final(sample) or sample.status is ReadStatus.LAST_GOOD:
+        return _verdict(Verdict.UNKNOWN, Action.NONE, f"the ledger is {sample.status.value}: its last state")
+    return _verdict(Verdict.HEALTHY, Action.NONE, "every block is accounted for and requests progress")
+
+
+def seconds_without_progress(sample: Sample) -> float | None:
+    """Time since the last token or admission, counted from when somebody began to wait; None when nobody waits."""
+    waiting = sample.slots.state == RequestState.WAITING
+    waiting |= sample.slots.state == RequestState.PREEMPTED
+    if not np.any(waiting):
+        return None
+    since_ns = max(sample.stats.whole("last_token_ns"), int(sample.slots.queued_ns[waiting].min()))
+    return max(0.0, (sample.clock_ns - since_ns) / 1e9)
+
+
+def _what_is_wrong(findings: tuple[Finding, ...], violations: Mapping[str, float]) -> str:
+    blocks: dict[FindingKind, int] = {}
+    for finding in findings:
+        blocks[finding.kind] = blocks.get(finding.kind, 0) + finding.block_count
+    parts = [f"{kind.word} on {count} blocks" for kind, count in blocks.items()]
+    parts += [f"the count of {name} blocks is off by {off:+.0f}" for name, off in violations.items() if off]
+    return "; ".join(parts)
+
+
+def _verdict(verdict: Verdict, action: Action, evidence: str) -> VerdictView:
+    return VerdictView(verdict=verdict, action=action, evidence=evidence)
