@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,10 +59,9 @@ class Watcher:
         self._check_monotone(counters_of(text))
         return page
 
-    def wait(self, what: str, seconds: float, holds: object) -> float | None:
+    def wait(self, what: str, seconds: float, holds: Callable[[Page], bool]) -> float | None:
         """Seconds until `holds(page)`; None, and a complaint, if it took longer than `seconds`."""
         started = time.monotonic()
-        assert callable(holds)
         while time.monotonic() - started < seconds:
             page = self.look()
             if page is not None and holds(page):
@@ -116,15 +115,19 @@ def crashing_engine(directory: Path, seed: int, crash_at: int) -> Iterator[subpr
         process.communicate()
 
 
-def run_kills(directory: Path, *, rounds: int, agent_rounds: int, seed: int) -> KillResult:
+def run_kills(
+    directory: Path, *, rounds: int, agent_rounds: int, seed: int, tick: Callable[[], None] = lambda: None
+) -> KillResult:
     """`rounds` deaths of the engine, half at a random store, half at a random time; `agent_rounds` of the agent."""
     rng, result = random.Random(seed), KillResult()
     with AgentProcess(directory) as agent:
         watcher = Watcher(agent, result)
         for number in range(rounds):
             _kill_engine(directory, rng, number, watcher)
+            tick()
         for number in range(agent_rounds):
             _kill_agent(directory, rng, rounds + number, watcher)
+            tick()
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -72,3 +73,48 @@ class AgentProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(READY_SECONDS)
+
+
+class EngineProcess:
+    """`kvledger engine` with a small pool and steps of about 20 ms."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.url, self.core_pid = "", 0
+
+    def __enter__(self) -> EngineProcess:
+        flags = "--blocks 160 --block-size 8 --max-num-seqs 16 --max-num-batched-tokens 128 --max-model-len 640"
+        command = ["engine", "--json", "--port", "0", "--directory", str(self._directory), *flags.split()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kvledger_agent", *command, "--step-time", "base=15ms,token=20us,seq=300us"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        ready = json.loads(self._process.stdout.readline())
+        self.url, self.core_pid = str(ready["url"]), int(ready["core_pid"])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=READY_SECONDS)
+
+
+class LoadProcess:
+    """`kvledger load --profile storm` for a while; waited for at the end of the block."""
+
+    def __init__(self, url: str, *, seed: int, seconds: float) -> None:
+        flags = ["--profile", "storm", "--length-scale", "0.3", "--rate", "12", "--drain", "15"]
+        command = ["load", "--json", "--url", url, "--seed", str(seed), "--for", str(seconds), *flags]
+        self._command = [sys.executable, "-m", "kvledger_agent", *command]
+
+    def __enter__(self) -> LoadProcess:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.wait(60)

@@ -24,13 +24,13 @@ class UpSettings:
     """
 
     engine: str = "embedded"
-    blocks: int = 1200
+    blocks: int = 1600
     block_size_tokens: int = 16
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 1024
     max_model_len_tokens: int = 4096
     max_waiting: int = 128
-    step_time: str = "base=3ms,token=8us,seq=60us"
+    step_time: str = "base=15ms,token=20us,seq=120us"
     time_scale: float = 0.5
     length_scale: float = 1.0
     rate_per_second: float = 12.0

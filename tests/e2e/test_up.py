@@ -1,0 +1,127 @@
+"""`kvledger up` as a person runs it: real processes, real arrivals, and a summary that has to add up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.needs("distribution"), pytest.mark.needs("tmpfs")]
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20
+LONGEST_OVERTIME_SECONDS = 20
+
+
+def up(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvledger_agent", "up", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def directories() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("kvledger-up-")}
+
+
+def complaint(process: subprocess.Popen[str], err: str) -> str:
+    return f"exit code {process.returncode}: {err[-2000:]}"
+
+
+@pytest.fixture(scope="module")
+def run() -> tuple[dict[str, Any], float, str]:
+    """One run of `up --for`: its summary, how long the whole took, and what it left in /dev/shm."""
+    before = directories()
+    started = time.monotonic()
+    process = up("--for", str(SECONDS), "--json")
+    out, err = process.communicate(timeout=SECONDS + 60)
+    assert process.returncode == 0, complaint(process, err + out)
+    return json.loads(out), time.monotonic() - started, ", ".join(directories() - before)
+
+
+def test_it_ends_by_itself_soon_after_the_time_it_was_given(run: tuple[dict[str, Any], float, str]) -> None:
+    _, seconds, _ = run
+    assert SECONDS <= seconds <= SECONDS + LONGEST_OVERTIME_SECONDS
+
+
+def test_its_summary_shows_sharing_refusals_cancellations_and_waits_by_cause(
+    run: tuple[dict[str, Any], float, str],
+) -> None:
+    summary, _, _ = run
+    assert summary["shared_blocks"] > 0
+    assert summary["logical_blocks"] > summary["active_blocks"] > 0
+    assert sum(summary["cancellations"].values()) > 0
+    assert summary["waits"]
+
+
+@pytest.mark.needs("traces")
+def test_the_azure_trace_alone_overruns_context_limit_and_pool(run: tuple[dict[str, Any], float, str]) -> None:
+    summary, _, _ = run
+    assert summary["trace"] == "azure_conv.csv"
+    assert summary["rejections"]["context_too_long"] > 0
+    assert summary["waits"]["pool"]["requests"] > 0
+
+
+def test_nothing_leaks_and_nothing_is_held_after_the_drain(run: tuple[dict[str, Any], float, str]) -> None:
+    summary, _, _ = run
+    assert summary["leaked_blocks"] == 0
+    assert summary["findings"] == {}
+    assert summary["active_blocks_after_drain"] == 0
+
+
+def test_free_cached_and_active_add_up_to_the_capacity_in_every_sample(run: tuple[dict[str, Any], float, str]) -> None:
+    summary, _, _ = run
+    assert summary["samples"] >= SECONDS - 5
+    assert summary["problems"] == []
+
+
+def test_it_leaves_no_file_behind(run: tuple[dict[str, Any], float, str]) -> None:
+    _, _, left = run
+    assert left == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_order_and_leaves_no_process_and_no_file(number: signal.Signals) -> None:
+    before = directories()
+    process = up("--json")
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("engine")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 3
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert json.loads(out)["active_blocks_after_drain"] == 0, complaint(process, err)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+    assert directories() == before
+
+
+def test_killed_outright_it_takes_its_children_with_it() -> None:
+    process = up("--json")
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("engine")
+    directory = next(iter(directories()))
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=40)
+    assert not alive
+    subprocess.run(["rm", "-r", f"/dev/shm/{directory}"], check=True)
+
+
+def test_a_senseless_duration_is_refused_with_the_value() -> None:
+    process = up("--for", "-3")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "-3" in err

@@ -1,0 +1,114 @@
+"""`make reliability`: every drill in full, with progress, and the report in docs/reliability.md.
+
+Exits 1 when any run of any drill failed. `--scale 0.1` runs a tenth and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from kvledger_engine.faults import FaultKind
+from tests.reliability.clean import CleanResult, run_clean
+from tests.reliability.faults import FaultResult, run_fault
+from tests.reliability.kills import run_kills
+from tests.reliability.report import Drills, write_report
+from tests.reliability.stops import run_stops
+from tests.reliability.virtual import virtual_engine
+
+FAULT_SEEDS, CLEAN_SEEDS, ENGINE_KILLS, AGENT_KILLS, STOP_ROUNDS = 200, 190, 100, 100, 10
+WORKERS = 2
+REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
+Job = tuple[str, int]
+Result = TypeVar("Result", FaultResult, CleanResult)
+
+
+def main() -> int:
+    """Run the drills, print what failed, write the report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of every drill to run (%(default)s)")
+    parser.add_argument("--only", choices=("faults", "clean", "kills", "stops"), help="one drill; writes nothing")
+    args = parser.parse_args()
+    started = time.monotonic()
+    with Progress(console=Console(stderr=True)) as progress:
+        drills = _run(args.scale, args.only, progress)
+    for failure in drills.failures():
+        print(failure, file=sys.stderr)
+    if args.scale == 1.0 and args.only is None:
+        write_report(REPORT, drills, minutes=(time.monotonic() - started) / 60)
+        print(f"wrote {REPORT}", file=sys.stderr)
+    print(f"{drills.runs()} runs, {len(drills.failures())} failed")
+    return 1 if drills.failures() else 0
+
+
+def _run(scale: float, only: str | None, progress: Progress) -> Drills:
+    drills = Drills()
+    if only in (None, "faults"):
+        jobs = [(kind.value, seed) for kind in FaultKind for seed in range(_share(FAULT_SEEDS, scale))]
+        drills.faults = list(_virtual(jobs, progress, "faults", FaultResult))
+    if only in (None, "clean"):
+        jobs = [("clean", seed) for seed in range(_share(CLEAN_SEEDS, scale))]
+        drills.clean = list(_virtual(jobs, progress, "clean storms", CleanResult))
+    if only in (None, "stops"):
+        task = progress.add_task("stops", total=_share(STOP_ROUNDS, scale))
+        with ledgers() as directory:
+            drills.stops = run_stops(directory, rounds=_share(STOP_ROUNDS, scale), tick=_ticker(progress, task))
+    if only in (None, "kills"):
+        rounds, agents = _share(ENGINE_KILLS, scale), _share(AGENT_KILLS, scale)
+        task = progress.add_task("kills", total=rounds + agents)
+        with ledgers() as directory:
+            drills.kills = run_kills(
+                directory, rounds=rounds, agent_rounds=agents, seed=0, tick=_ticker(progress, task)
+            )
+    return drills
+
+
+def _share(whole: int, scale: float) -> int:
+    return max(1, round(whole * scale))
+
+
+def _ticker(progress: Progress, task: TaskID) -> Callable[[], None]:
+    return lambda: progress.advance(task)
+
+
+@contextmanager
+def ledgers() -> Iterator[Path]:
+    """A directory on tmpfs for one run, gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="kvledger-drill-", dir="/dev/shm"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+def _virtual(jobs: Sequence[Job], progress: Progress, name: str, kind: type[Result]) -> Iterator[Result]:
+    """Results of runs on virtual engines, in the order of the jobs, a few at a time."""
+    task = progress.add_task(name, total=len(jobs))
+    with mp.get_context("spawn").Pool(WORKERS) as pool:
+        for result in pool.imap(_one, jobs, chunksize=5):
+            assert isinstance(result, kind)
+            progress.advance(task)
+            yield result
+
+
+def _one(job: Job) -> FaultResult | CleanResult:
+    name, seed = job
+    with ledgers() as directory, virtual_engine() as engine:
+        if name == "clean":
+            return run_clean(engine, seed, directory)
+        return run_fault(engine, FaultKind(name), seed, directory)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
