@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -14,19 +13,21 @@ from tests.engine.server.process import EngineProcess, engine
 SHARED = ("--blocks", "256", "--max-model-len", "8192", "--max-num-seqs", "16", "--max-num-batched-tokens", "512")
 
 
+def in_memory() -> TemporaryDirectory[str]:
+    """A directory on tmpfs, removed whatever happens."""
+    return TemporaryDirectory(prefix="kvledger-test-", dir="/dev/shm")
+
+
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A ledger directory in memory, removed afterwards."""
-    path = Path(mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
+    """A ledger directory in memory."""
+    with in_memory() as path:
+        yield Path(path)
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EngineProcess]:
     """An engine for tests that leave it as they found it. Its context limit is larger than its pool."""
-    path = Path(mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    with engine(path, *SHARED) as process:
+    with in_memory() as path, engine(Path(path), *SHARED) as process:
         yield process
         assert process.stop() == (0, "")
-    shutil.rmtree(path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +42,7 @@ def environment() -> dict[str, str]:
 def _entry_points() -> str:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["kvledger.commands"]
     place = Path(mkdtemp(prefix="kvledger-commands-"))
+    atexit.register(shutil.rmtree, place)
     info = place / "kvledger-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kvledger\nVersion: 0\n")
