@@ -35,15 +35,18 @@ class _Prefix:
 
 
 class PrefixChains:
-    """The chains of all slots over one index. `seed` salts the keys, `key_bits` < 64 forces collisions."""
+    """The chains of all slots over one index.
 
-    def __init__(self, ledger: Ledger, index: PrefixIndex, *, seed: int | None, key_bits: int) -> None:
+    `seed` salts the keys, `key_bits` < 64 forces collisions. `trusting`: every block that fills is one request's own.
+    """
+
+    def __init__(self, ledger: Ledger, index: PrefixIndex, *, seed: int | None, key_bits: int, trusting: bool) -> None:
         limits = ledger.limits
         self._index, self._serial, self._index_slot = index, ledger.slots.serial, ledger.blocks.index_slot
         self._enabled, self._size = limits.prefix_caching, limits.groups[0].block_size_tokens
         # A replay under a virtual clock must give the same ledger.
         self._seed = seed if seed is not None else 0 if ledger.clock.virtual else secrets.randbits(64)
-        self._key_bits = key_bits
+        self._key_bits, self._trusting = key_bits, trusting
         self._within = np.arange(self._size)
         self._sum = np.zeros(limits.max_requests, np.uint64)
         self._content = np.zeros(limits.max_requests, np.int64)
@@ -92,9 +95,8 @@ class PrefixChains:
         """
         if not self._enabled:
             return NO_BLOCKS
-        rows = self._reachable(slots, blocks)
-        if len(rows) < len(slots):
-            slots, indexes, blocks, salts = slots[rows], indexes[rows], blocks[rows], salts[rows]
+        rows = np.arange(len(slots)) if self._trusting else self._reachable(slots, blocks)
+        slots, indexes, blocks, salts = slots[rows], indexes[rows], blocks[rows], salts[rows]
         positions = indexes[:, None] * self._size + self._within
         content = tokens(slots[:, None], positions) if callable(tokens) else tokens[slots[:, None], positions]
         starts = _starts(slots)
@@ -107,10 +109,11 @@ class PrefixChains:
         return rows[indexed]
 
     def _reachable(self, slots: Ids, blocks: Ids) -> Ids:
-        """Rows that a look-up can reach. After a fault a block may be indexed already, for another holder of it."""
-        taken = self._index_slot[blocks] >= 0
-        if taken.any():
-            self._content[slots[taken]] = _BROKEN
+        """Rows that a look-up can reach. After a fault two requests may fill one block; only the first can index it."""
+        taken = np.ones(len(slots), np.bool_)
+        taken[np.unique(blocks, return_index=True)[1]] = False
+        taken |= self._index_slot[blocks] >= 0
+        self._content[slots[taken]] = _BROKEN
         rows: Ids = (self._content[slots] != _BROKEN).nonzero()[0]
         return rows
 

@@ -30,13 +30,12 @@ class EvictionOrder:
         return int(self._control[_COUNT])
 
     def append(self, blocks: Ids) -> None:
-        """Add stamped, distinct blocks as the newest, the first of them to be evicted first."""
+        """Add stamped, distinct blocks that are not in the order as its newest, in the order given."""
         tail = int(self._control[_TAIL])
         if tail + len(blocks) - int(self._control[_HEAD]) > len(self._ring):
             tail = self._compact()
-        added = np.count_nonzero(self._ticket[blocks] < 0)
         self._store(tail, blocks)
-        self._control[_COUNT] += added
+        self._control[_COUNT] += len(blocks)
 
     def remove(self, blocks: Ids) -> None:
         """Take stamped blocks out of the order, wherever they are in it."""

@@ -46,7 +46,7 @@ class KvCache:
         self.pool = BlockPool(ledger, index, faults)
         self.pins = PinTable(ledger, self.pool)
         self._tables = BlockTables(ledger)
-        self._chains = PrefixChains(ledger, index, seed=hash_seed, key_bits=key_bits)
+        self._chains = PrefixChains(ledger, index, seed=hash_seed, key_bits=key_bits, trusting=faults is None)
         self._copies = PendingCopies(ledger, self.pins)
         self._metering = Metering(ledger)
 

@@ -77,11 +77,14 @@ class BlockPool:
         blocks = self._pop_free(min(count, self.free_blocks))
         if len(blocks) < count:
             blocks = np.concatenate((blocks, self._evict(count - len(blocks))))
-        idle = self._blocks.ref_count[blocks] <= 0
-        assert self._faults is not None or idle.all(), "a block with references was free"
+        old = self._blocks.ref_count[blocks]
+        assert self._faults is not None or not old.any(), "a free block had references"
         self._assign(blocks, owners, tenants, group)
-        self._charge(tenants[idle], 1)
-        self._count_active(int(np.count_nonzero(idle)))
+        # A count that a fault has brought below zero stays short by as much: taking a block heals nothing.
+        self._blocks.ref_count[blocks] = left = np.minimum(old, 0) + 1
+        activated = (old < 1) & (left >= 1)
+        self._charge(tenants[activated], 1)
+        self._count_active(int(np.count_nonzero(activated)))
         return blocks.astype(np.int32)
 
     def _pop_free(self, count: int) -> Ids:
@@ -103,7 +106,6 @@ class BlockPool:
         blocks.filled_tokens[ids], blocks.allocated_ns[ids] = 0, now
         blocks.share_clock[ids], blocks.share_since_ns[ids] = 0.0, now
         blocks.state[ids] = BlockState.ACTIVE
-        blocks.ref_count[ids] = 1
 
     # -- references -----------------------------------------------------------------------------------------------
 
@@ -140,10 +142,7 @@ class BlockPool:
             ids, times = self._lose_decrement(ids, times)
         self._drop(ids, times)
         if self._faults is not None:
-            unindexed = ids[self._blocks.index_slot[ids] < 0]
-            again = self._faults.strikes(FaultKind.DOUBLE_FREE, unindexed, self._ledger.now_ns)
-            if again is not None:
-                self._drop(unindexed[again : again + 1], 1)
+            self._release_again(ids)
 
     def _drop(self, ids: Ids, times: int | Integers) -> None:
         self._ledger.stamp(ids)
@@ -159,6 +158,8 @@ class BlockPool:
     def _retire(self, ids: Ids, deactivated: Ids) -> None:
         """Put blocks without references where they can be taken from; `deactivated` had one until now."""
         indexed = self._blocks.index_slot[ids] >= 0
+        if self._faults is not None:
+            indexed &= self._blocks.evict_ticket[ids] < 0  # cached while held: only a fault can bring that about
         kept, free = ids[indexed], ids[~indexed]
         self._blocks.state[kept] = BlockState.CACHED
         self._blocks.state[free] = BlockState.FREE
@@ -177,15 +178,15 @@ class BlockPool:
         self._control[_FREE] = count + len(ids)
 
     def _distinct(self, blocks: Integers) -> tuple[Ids, int | Integers]:
-        """The blocks once each, in the order given, and how often each was given."""
+        """The blocks once each, in the order in which they were last given, and how often each was given."""
         ids = blocks.astype(np.intp)
         order = np.arange(len(ids), dtype=np.int32)
         self._seen_at[ids] = order
         if (self._seen_at[ids] == order).all():
             return ids, 1
-        unique, first, times = np.unique(ids, return_index=True, return_counts=True)
-        by_first = np.argsort(first)
-        return unique[by_first], times[by_first].astype(np.int32)
+        unique, from_the_end, times = np.unique(ids[::-1], return_index=True, return_counts=True)
+        by_last = np.argsort(-from_the_end)
+        return unique[by_last], times[by_last].astype(np.int32)
 
     # -- clocks and counts ----------------------------------------------------------------------------------------
 
@@ -230,6 +231,16 @@ class BlockPool:
         now = self._ledger.now_ns
         if (lost := self._faults.strikes(FaultKind.FREE_LIST_LOSS, free, now)) is not None:
             return np.delete(free, lost)
-        if (twice := self._faults.strikes(FaultKind.FREE_LIST_DUPLICATE, free, now)) is not None:
+        room = self.free_blocks + len(free) < len(self._list)
+        if room and (twice := self._faults.strikes(FaultKind.FREE_LIST_DUPLICATE, free, now)) is not None:
             return np.append(free, free[twice])
         return free
+
+    def _release_again(self, ids: Ids) -> None:
+        """A second release needs room on the free list to show; no block can be in the eviction order twice."""
+        assert self._faults is not None
+        unindexed = ids[self._blocks.index_slot[ids] < 0]
+        if self.free_blocks < len(self._list):
+            again = self._faults.strikes(FaultKind.DOUBLE_FREE, unindexed, self._ledger.now_ns)
+            if again is not None:
+                self._drop(unindexed[again : again + 1], 1)
