@@ -13,7 +13,7 @@ from kvledger.views import I32
 from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.errors import BadConfig
 
-_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_UNITS_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _TERM = re.compile(r"(?P<name>[a-z]+)=(?P<value>[0-9]+(?:\.[0-9]+)?)(?P<unit>s|ms|us|ns)")
 
 
@@ -34,7 +34,7 @@ class StepTime:
             match = _TERM.fullmatch(part)
             if match is None or match["name"] not in known or match["name"] in terms:
                 raise BadConfig(f"step time {part!r}: use base, token, seq, once each: base=2ms,token=20us,seq=50us")
-            terms[match["name"]] = float(match["value"]) * _UNITS[match["unit"]]
+            terms[match["name"]] = float(match["value"]) / _UNITS_PER_SECOND[match["unit"]]
         return cls(**terms)
 
     def seconds(self, batch: Batch) -> float:

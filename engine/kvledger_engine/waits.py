@@ -57,6 +57,7 @@ class WaitQueue:
         if not self._arrivals:
             return
         joined = np.concatenate(list(self._arrivals.values()))
+        self._stamp(joined)
         own = (self._ledger.now_ns - self._slots.queued_ns[joined]) / _NS_PER_SECOND
         self._slots.wait_seconds[joined, WaitCause.STEP] += own
         self._join(joined)
@@ -65,13 +66,17 @@ class WaitQueue:
 
     def put_back(self, group: I32) -> None:
         """A preempted group: to the front, and its second wait begins. Only within a schedule that has looked."""
-        assert self._since_ns == self._ledger.now_ns
+        assert self._since_ns == self._ledger.now_ns, "the queue was not looked at in this publication"
         leader = int(group[0])
         self._slots.queued_ns[group] = self._ledger.now_ns
         self._join(group)
         self._order[leader] = group
         self._order.move_to_end(leader, last=False)
         self.sequences += len(group)
+
+    def _stamp(self, slots: I32) -> None:
+        """Before a wait changes, as before a state does: a reader must not add up half of a change."""
+        self._slots.changed_seq[slots] = self._ledger.seq
 
     def _join(self, slots: I32) -> None:
         self._slots.queue[slots] = QUEUE
@@ -109,6 +114,7 @@ class WaitQueue:
             group = arrived
             waits = np.zeros((len(group), len(WaitCause)))
             waits[:, WaitCause.STEP] = (self._ledger.now_ns - self._slots.queued_ns[group]) / _NS_PER_SECOND
+        self._stamp(group)
         before = self._slots.wait_seconds[group]
         self._slots.wait_seconds[group] = before + waits
         first = self._slots.state[group] == RequestState.WAITING

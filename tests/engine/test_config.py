@@ -1,0 +1,70 @@
+"""One configuration, checked once: what cannot work is refused by name, with the value and what would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvledger.errors import BadGeometry
+from kvledger.writer import Ledger
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.errors import BadConfig
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"capacity_blocks": 0}, "capacity_blocks=0"),
+        ({"block_size_tokens": -1}, "block_size_tokens=-1"),
+        ({"max_num_seqs": 0}, "max_num_seqs=0"),
+        ({"max_num_seqs": 64, "max_num_batched_tokens": 63}, "max_num_batched_tokens=63"),
+        ({"chunked_prefill": False, "max_model_len_tokens": 4096, "max_num_batched_tokens": 2048}, "4096"),
+        ({"max_model_len_tokens": 1}, "max_model_len_tokens=1"),
+        ({"max_waiting": 0}, "max_waiting=0"),
+        ({"max_requests": 100, "max_num_seqs": 64, "max_waiting": 64}, "max_requests=100"),
+        ({"admission_watermark_blocks": 1024, "capacity_blocks": 1024}, "admission_watermark_blocks=1024"),
+        ({"alert_watermark_ratio": 0.0}, "alert_watermark_ratio=0.0"),
+        ({"alert_watermark_ratio": float("nan")}, "alert_watermark_ratio=nan"),
+        ({"price_per_hour": -1.0}, "price_per_hour=-1.0"),
+        ({"reserve_bytes": -1}, "reserve_bytes=-1"),
+        ({"capacity_blocks": "many"}, "capacity_blocks='many'"),
+        ({"capacity_blocks": True}, "capacity_blocks=True"),
+        ({"prefix_caching": 1}, "prefix_caching=1"),
+        ({"seed": 1.5}, "seed=1.5"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_with_its_name(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadConfig, match=named.replace("(", r"\(")):
+        EngineConfig(**values)
+
+
+def test_what_no_ledger_can_hold_is_refused_by_the_ledger() -> None:
+    with pytest.raises(BadGeometry, match="engine="):
+        EngineConfig(engine="../etc")
+
+
+def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one() -> None:
+    with pytest.raises(BadConfig, match="did you mean 'max_num_seqs'"):
+        EngineConfig.from_mapping({"max_num_seq": 3})
+    with pytest.raises(BadConfig, match="known keys: engine, model"):
+        EngineConfig.from_mapping({"zzz": 3})
+
+
+def test_a_mapping_gives_the_same_configuration_as_its_keys() -> None:
+    assert EngineConfig.from_mapping({"capacity_blocks": 9, "seed": 4}) == EngineConfig(capacity_blocks=9, seed=4)
+
+
+def test_a_ledger_can_be_made_from_the_defaults_and_holds_every_table_there_can_be() -> None:
+    config = EngineConfig()
+    limits = config.limits()
+    ledger = Ledger.in_memory(limits)
+    assert ledger.limits.max_requests == config.max_num_seqs + config.max_waiting
+    longest = -(-config.max_model_len_tokens // config.block_size_tokens)
+    assert limits.arena_chunks * limits.chunk_blocks >= config.max_num_seqs * longest
+
+
+def test_the_reserve_is_never_zero_unless_it_is_said_to_be() -> None:
+    assert EngineConfig().limits().reserve_bytes > 0
+    assert EngineConfig(reserve_bytes=0).limits().reserve_bytes == 0
+    assert EngineConfig(capacity_blocks=10, block_size_tokens=4).limits().budget_bytes == 10 * 4 * 8
