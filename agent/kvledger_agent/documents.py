@@ -6,8 +6,9 @@ from typing import Any
 
 from kvledger.audit import Audit
 from kvledger.snapshot import Sample
+from kvledger.words import PinKind
 from kvledger_agent.fleet import Fleet, SourceHealth
-from kvledger_agent.observation import Observation, RequestsView
+from kvledger_agent.observation import Observation, PoolView, RequestsView
 from kvledger_agent.plain import plain, series_rows
 from kvledger_agent.request_rows import request_rows
 
@@ -43,7 +44,7 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
         "liveness": plain(observation.liveness),
         "clock": plain(observation.clock),
         "published_seq": observation.published_seq,
-        "pool": None if pool is None else plain(pool) | {"headroom_blocks": pool.headroom_blocks},
+        "pool": {"name": observation.identity.pool} | (_pool(pool) if pool else {}),
         "leaked_blocks": observation.leaked_blocks,
         "groups": plain(observation.groups),
         "requests": None if observation.requests is None else _requests(observation.requests),
@@ -58,16 +59,42 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
 
 def findings_document(observation: Observation) -> dict[str, Any]:
     """The open findings and the invariants; null where nothing audits the engine."""
-    return {"findings": plain(observation.findings), "invariant_violations": plain(observation.violations)}
+    return {
+        "findings": plain(observation.findings),
+        "invariant_violations": plain(observation.violations),
+        "undecided": observation.undecided,
+    }
 
 
 def requests_document(sample: Sample, audit: Audit) -> dict[str, Any]:
-    """Every live request: who holds what."""
+    """Every live request and every pin: who holds what. `left_out` requests were being changed and have no good row."""
     return {
         "published_seq": sample.published_seq,
         "left_out": sample.left_out,
         "requests": plain(request_rows(sample, audit)),
+        "pins": pin_rows(sample),
     }
+
+
+def pin_rows(sample: Sample) -> list[dict[str, Any]]:
+    """Every pin: which block, what kind, by whom, since when, and what is left of its lease (null: it has no end)."""
+    pins = sample.pins
+    columns = (pins.block, pins.kind, pins.holder, pins.since_ns, pins.lease_ns)
+    return [
+        {
+            "block": block,
+            "kind": PinKind(kind).word if kind < len(PinKind) else f"kind_{kind}",
+            "holder": holder,
+            "age_seconds": (age := max(0.0, (sample.now_ns - since) / 1e9)),
+            "lease_left_seconds": lease / 1e9 - age if lease > 0 else None,
+        }
+        for block, kind, holder, since, lease in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _pool(pool: PoolView) -> dict[str, Any]:
+    known: dict[str, Any] = plain(pool)
+    return known | {"headroom_blocks": pool.headroom_blocks}
 
 
 def _requests(view: RequestsView) -> dict[str, Any]:

@@ -82,6 +82,11 @@ class LeakTracker:
         return [track for track in self._tracks.values() if track.found_clock_ns is not None]
 
     @property
+    def undecided(self) -> int:
+        """Contradictions that are no findings yet."""
+        return sum(track.found_clock_ns is None for track in self._tracks.values())
+
+    @property
     def open_blocks(self) -> set[int]:
         """Blocks that findings name."""
         return {track.suspect.block for track in self.open}

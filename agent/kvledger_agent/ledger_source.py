@@ -79,7 +79,7 @@ class LedgerSource:
     def _observe(self, sample: Sample, final: bool) -> Observation:
         facts, findings = self._audit(sample, final)
         if (active := sample.stats.gauge("active_blocks")) is not None:
-            self._growth.add(sample.clock_ns, active)
+            self._growth.add(sample.now_ns, active)
         growth = None if final else self._growth.growth_per_second()
         lengths = effective_concurrency(self.reader.head.limits, self.summaries.records(), sample.tenants)
         return Observation(
@@ -93,6 +93,7 @@ class LedgerSource:
             totals=totals_of(sample, self._price_per_hour),
             findings=findings,
             violations=dict(self._violations.lasting),
+            undecided=self._leaks.undecided + self._violations.undecided,
             verdict=verdict_of(sample, findings, self._violations.lasting),
         )
 

@@ -184,7 +184,10 @@ class VerdictView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One engine's sample. `violations` maps an invariant to how far it is lastingly off (0: it holds)."""
+    """One engine's sample. `violations` maps an invariant to how far it is lastingly off (0: it holds).
+
+    `undecided` counts contradictions that have not lasted for the grace yet; most often they never do.
+    """
 
     identity: Identity
     liveness: Liveness
@@ -196,7 +199,13 @@ class Observation:
     totals: Totals = field(default_factory=Totals)
     findings: tuple[Finding, ...] | None = None
     violations: Mapping[str, float] | None = None
+    undecided: int | None = None
     verdict: VerdictView | None = None
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether anything is lastingly wrong: a finding, or a count that does not add up."""
+        return bool(self.findings) or any((self.violations or {}).values())
 
     @property
     def leaked_blocks(self) -> int | None:

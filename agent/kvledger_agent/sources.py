@@ -99,7 +99,7 @@ class LedgerSources:
         except OSError as error:
             files, trouble = {}, str(error)
         if trouble != self._trouble:
-            logger.warning("directory=%s readable=%s error=%s", self.directory, trouble is None, trouble)
+            logger.info("directory=%s readable=%s error=%s", self.directory, trouble is None, trouble)
         self._trouble = trouble
         return files
 

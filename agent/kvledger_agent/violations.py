@@ -18,6 +18,11 @@ class ViolationTracker:
         self._since: dict[str, tuple[int, int]] = {}
         self.lasting: dict[str, float] = dict.fromkeys((*ALWAYS_JUDGED, *WHEN_QUIET), 0.0)
 
+    @property
+    def undecided(self) -> int:
+        """Identities that are off, but not lastingly yet."""
+        return sum(not self.lasting[name] for name in self._since)
+
     def update(
         self, off: Mapping[str, int], *, quiet: bool, clock: GraceClock, grace: Grace, final: bool = False
     ) -> None:

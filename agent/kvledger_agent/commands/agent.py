@@ -1,0 +1,106 @@
+"""`kvledger agent`: samples a directory of ledgers and serves `/metrics` and the API until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from kvledger_agent.agent import Agent
+from kvledger_agent.command import add_json_flag
+from kvledger_agent.config import AGENT_PREFIX, DIRECTORY_VARIABLE, AgentConfig, default_directory, resolve
+from kvledger_agent.errors import AgentError
+from kvledger_agent.http import make_app
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 2.0
+
+
+class CannotListen(AgentError):
+    """The address is taken, or not ours."""
+
+
+class AgentCommand:
+    """Runs the agent: one sampling thread, one HTTP server."""
+
+    name = "agent"
+    help = "watch a directory of ledgers; serve /metrics and the JSON API"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the settings; what is not given comes from the environment, then from the defaults of `AgentConfig`."""
+        add_json_flag(parser)
+        defaults = AgentConfig(directory=default_directory({}))
+        known: list[tuple[str, type[Any], str]] = [
+            ("host", str, f"address to listen on ({defaults.host})"),
+            ("port", int, f"port to listen on; 0 picks a free one ({defaults.port})"),
+            ("interval-seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
+            (
+                "stale-after-seconds",
+                float,
+                f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
+            ),
+            ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
+        ]
+        parser.add_argument(
+            "--directory", type=Path, help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})"
+        )
+        for name, kind, text in known:
+            parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
+        parser.add_argument("--once", action="store_true", help="sample once, print the metrics page and exit")
+        parser.epilog = f"Every setting has a variable, too: {AGENT_PREFIX}PORT and so on."
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Serve until SIGTERM or SIGINT, or print one page. Returns 0. Raises `CannotListen` or `UsageError`."""
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        config = resolve(vars(args))
+        with closing(Agent(config)) as agent:
+            if args.once:
+                agent.sample_once()
+                sys.stdout.write(agent.metrics_text())
+                return 0
+            asyncio.run(_serve(agent, as_json=args.json))
+        return 0
+
+
+COMMAND = AgentCommand()
+
+
+async def _serve(agent: Agent, *, as_json: bool) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    runner = web.AppRunner(make_app(agent), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        url = await _listen(runner, agent.config)
+        agent.start()
+        _announce(url, agent.config, as_json=as_json)
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, config: AgentConfig) -> str:
+    """Start listening; the base URL. Raises `CannotListen`."""
+    try:
+        await web.TCPSite(runner, config.host, config.port).start()
+    except (OSError, OverflowError) as error:
+        raise CannotListen(f"{config.host}:{config.port}: {error}; choose another --host or --port") from error
+    address = runner.addresses[0]
+    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+    return f"http://{host}:{address[1]}"
+
+
+def _announce(url: str, config: AgentConfig, *, as_json: bool) -> None:
+    """One line on stdout once the port answers."""
+    known = {"url": url, "metrics": f"{url}/metrics", "directory": str(config.directory)}
+    print(json.dumps(known) if as_json else f"watching {config.directory}; metrics at {url}/metrics", flush=True)

@@ -1,0 +1,156 @@
+"""`kvledger status`: every engine of a directory, or one ledger, on one screen or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from kvledger.words import Verdict
+from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.config import DIRECTORY_VARIABLE, default_directory
+from kvledger_agent.documents import snapshot_document
+from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.observation import Observation
+from kvledger_agent.one_ledger import NoLedger, open_ledger
+from kvledger_agent.patience import INTERVAL_SECONDS, look_until_decided
+from kvledger_agent.screen import console, engine_panel
+from kvledger_agent.sources import LedgerSources
+
+Look = Callable[[], tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]]
+_TROUBLE = (Verdict.LEAKING, Verdict.FROZEN, Verdict.STALLED)
+
+
+class StatusCommand:
+    """Shows what every engine's ledger says of it right now."""
+
+    name = "status"
+    help = "show every engine's pool, waits and findings; exit code 1 if something is wrong"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add where to look and how to print."""
+        add_json_flag(parser)
+        where = parser.add_mutually_exclusive_group()
+        where.add_argument(
+            "--directory",
+            type=Path,
+            help=f"directory of ledgers (default: {DIRECTORY_VARIABLE}, else {default_directory({})})",
+        )
+        where.add_argument("--ledger", type=Path, metavar="FILE", help="one ledger instead of a directory of them")
+        parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
+        parser.epilog = (
+            "Where something looks wrong, a live engine is watched for some seconds before that is called a finding. "
+            "Exit code 1: a finding, a frozen or stalled engine, or a ledger that cannot be read."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Look, print. Returns 1 if something is wrong. Raises `NoLedger` or a `LedgerUnreadable` subclass."""
+        logging.basicConfig(level=logging.ERROR)  # what cannot be read is part of what is printed
+        with _looker(args) as look:
+            status = Status(look)
+            if args.watch:
+                return _watch(status, as_json=args.json)
+            look_until_decided(status.look)
+            if args.json:
+                print_json(status.document())
+            else:
+                console().print(status.screen())
+            return status.exit_code
+
+
+COMMAND = StatusCommand()
+
+
+class Status:
+    """The latest look at everything there is to look at."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self.observations: tuple[Observation, ...] = ()
+        self.health: tuple[SourceHealth, ...] = ()
+
+    def look(self) -> tuple[Observation, ...]:
+        """Look at every ledger once."""
+        self.observations, self.health = self._look()
+        return self.observations
+
+    @property
+    def unreadable(self) -> Iterator[SourceHealth]:
+        """Sources without an observation."""
+        return (source for source in self.health if source.error is not None)
+
+    @property
+    def exit_code(self) -> int:
+        """1 for a finding, a frozen or stalled engine, or a ledger that cannot be read."""
+        troubled = any(o.has_findings or (o.verdict and o.verdict.verdict in _TROUBLE) for o in self.observations)
+        return int(troubled or any(self.unreadable))
+
+    def document(self) -> dict[str, Any]:
+        """The look as JSON data."""
+        return {
+            "engines": [snapshot_document(observation) for observation in self.observations],
+            "unreadable": [
+                {"id": source.source, "path": source.path, "status": source.status, "error": source.error}
+                for source in self.unreadable
+            ],
+        }
+
+    def screen(self) -> RenderableType:
+        """The look for people."""
+        lost = (Text(f"{s.source}  {s.status}: {s.error}", style="red") for s in self.unreadable)
+        return Group(*map(engine_panel, self.observations), *lost)
+
+
+@contextmanager
+def _looker(args: argparse.Namespace) -> Iterator[Look]:
+    """What looks at one ledger, or at all of a directory."""
+    if args.ledger is not None:
+        with closing(open_ledger(args.ledger)) as source:
+            yield lambda: ((source.look(),), ())
+        return
+    directory = args.directory or default_directory()
+    with closing(LedgerSources(directory)) as sources:
+
+        def look() -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
+            seen = sources.look()
+            if not seen[1]:
+                raise NoLedger(f"no ledger in {directory}: start an engine with {DIRECTORY_VARIABLE}={directory}")
+            return seen
+
+        yield look
+
+
+def _watch(status: Status, *, as_json: bool) -> int:
+    """Look every second until Ctrl-C: a live screen, or one JSON document per line."""
+    with _Lines() if as_json else Live(console=console(), auto_refresh=False) as output:
+        try:
+            while True:
+                status.look()
+                output.update(json.dumps(status.document()) if as_json else status.screen(), refresh=True)
+                time.sleep(INTERVAL_SECONDS)
+        except KeyboardInterrupt:
+            return status.exit_code
+
+
+class _Lines:
+    """The part of `rich.live.Live` that `_watch` uses, as lines on stdout."""
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+
+    def update(self, line: Any, *, refresh: bool) -> None:
+        """Print one line."""
+        print(line, flush=refresh)

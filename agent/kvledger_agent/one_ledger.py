@@ -1,0 +1,23 @@
+"""One ledger file named by the user, live or left behind. Turns what is no file into words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvledger_agent.config import DIRECTORY_VARIABLE
+from kvledger_agent.errors import AgentError
+from kvledger_agent.ledger_source import LedgerSource
+
+
+class NoLedger(AgentError):
+    """There is nothing to show: a file or directory is missing, or a directory holds no ledger."""
+
+
+def open_ledger(path: Path) -> LedgerSource:
+    """Open a ledger file. Raises `NoLedger` when there is no such file, or a `LedgerUnreadable` subclass."""
+    try:
+        return LedgerSource.open(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NoLedger(
+            f"no ledger {path}: engines keep theirs in the directory that {DIRECTORY_VARIABLE} names"
+        ) from error

@@ -1,0 +1,28 @@
+"""Looking at ledgers until what they show is decided: once where all is sound, for the grace where it is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from kvledger_agent.observation import Observation
+
+INTERVAL_SECONDS = 1.0
+MOST_LOOKS = 8
+
+
+def look_until_decided(look: Callable[[], Iterable[Observation]]) -> tuple[Observation, ...]:
+    """The observations of the last look. Looks again, a second apart, while an engine that lives is under suspicion.
+
+    A frozen engine decides nothing, and an engine with a very long step may take longer than the looks there are.
+    """
+    for _ in range(MOST_LOOKS):
+        seen = tuple(look())
+        if not any(_is_open(observation) for observation in seen):
+            break
+        time.sleep(INTERVAL_SECONDS)
+    return seen
+
+
+def _is_open(observation: Observation) -> bool:
+    return bool(observation.undecided and observation.liveness.up and observation.liveness.status != "frozen")
