@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing as mp
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,13 +24,15 @@ from kvledger_engine.faults import FaultKind
 from tests.reliability.clean import CleanResult, run_clean
 from tests.reliability.faults import FaultResult, run_fault
 from tests.reliability.kills import run_kills
-from tests.reliability.report import Drills, write_report
+from tests.reliability.report import Drills, TestDrills, write_report
 from tests.reliability.stops import run_stops
 from tests.reliability.virtual import virtual_engine
 
 FAULT_SEEDS, CLEAN_SEEDS, ENGINE_KILLS, AGENT_KILLS, STOP_ROUNDS = 200, 190, 100, 100, 10
 WORKERS = 2
-REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
+DRILLS = ("faults", "clean", "stops", "kills", "tests")
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "docs" / "reliability.md"
 Job = tuple[str, int]
 Result = TypeVar("Result", FaultResult, CleanResult)
 
@@ -38,7 +41,7 @@ def main() -> int:
     """Run the drills, print what failed, write the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="share of every drill to run (%(default)s)")
-    parser.add_argument("--only", choices=("faults", "clean", "kills", "stops"), help="one drill; writes nothing")
+    parser.add_argument("--only", choices=DRILLS, help="one drill; writes nothing")
     args = parser.parse_args()
     started = time.monotonic()
     with Progress(console=Console(stderr=True)) as progress:
@@ -71,7 +74,16 @@ def _run(scale: float, only: str | None, progress: Progress) -> Drills:
             drills.kills = run_kills(
                 directory, rounds=rounds, agent_rounds=agents, seed=0, tick=_ticker(progress, task)
             )
+    if only in (None, "tests") and scale == 1.0:
+        drills.tests = _tests()
     return drills
+
+
+def _tests() -> TestDrills:
+    """The drills that are tests of one module: `pytest -m drill`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "drill", "-n", str(WORKERS), "--timeout", "3600"]
+    run = subprocess.run([*command, "--junitxml", "/dev/stdout"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return TestDrills.parse(run.stdout)
 
 
 def _share(whole: int, scale: float) -> int:

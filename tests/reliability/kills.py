@@ -21,7 +21,7 @@ from tests.reliability.processes import AgentProcess
 DEADLINE_SECONDS = 3.0
 PATIENCE_SECONDS = 20.0
 POLL_SECONDS = 0.05
-MOST_STORES = 60_000
+MOST_STORES = 25_000
 
 
 @dataclass(slots=True)

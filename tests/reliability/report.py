@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -24,6 +25,30 @@ Written by `make reliability`; every number on this page was measured by that ru
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestDrills:
+    """Outcome of `pytest -m drill`: test name -> seconds it took, and the names of those that failed."""
+
+    __test__ = False
+
+    seconds: dict[str, float]
+    failed: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, output: str) -> TestDrills:
+        """From a JUnit report somewhere in pytest's output. Raises ValueError when there is none."""
+        start, end = output.find("<testsuites"), output.find("</testsuites>")
+        if start < 0 or end < 0:
+            raise ValueError(f"pytest wrote no report: {output[-500:]!r}")
+        cases = list(ElementTree.fromstring(output[start:end] + "</testsuites>").iter("testcase"))
+        return cls(
+            seconds={str(case.get("name")): float(case.get("time") or 0) for case in cases},
+            failed=tuple(
+                str(c.get("name")) for c in cases if c.find("failure") is not None or c.find("error") is not None
+            ),
+        )
+
+
 @dataclass(slots=True)
 class Drills:
     """The results of one run of all drills."""
@@ -32,12 +57,14 @@ class Drills:
     clean: list[CleanResult] = field(default_factory=list)
     stops: StopResult | None = None
     kills: KillResult | None = None
+    tests: TestDrills | None = None
 
     def runs(self) -> int:
         """Everything that was run, in rounds."""
         stops = self.stops.rounds if self.stops else 0
         kills = self.kills.engine_kills + self.kills.agent_kills if self.kills else 0
-        return len(self.faults) + len(self.clean) + stops + kills
+        tests = len(self.tests.seconds) if self.tests else 0
+        return len(self.faults) + len(self.clean) + stops + kills + tests
 
     def failures(self) -> list[str]:
         """Every run that did not show what it should, in words."""
@@ -46,7 +73,7 @@ class Drills:
         for name, drill in (("stops", self.stops), ("kills", self.kills)):
             if drill is not None and not drill.passed:
                 found += [f"{name}: {complaint}" for complaint in drill.complaints or ["nothing was shown"]]
-        return found
+        return found + ([f"test failed: {name}" for name in self.tests.failed] if self.tests else [])
 
 
 def write_report(path: Path, drills: Drills, *, minutes: float) -> None:
@@ -57,6 +84,7 @@ def write_report(path: Path, drills: Drills, *, minutes: float) -> None:
     parts += [_faults(drills.faults), _clean(drills.clean)]
     parts += [_stops(drills.stops)] if drills.stops else []
     parts += [_kills(drills.kills)] if drills.kills else []
+    parts += [_tests(drills.tests)] if drills.tests else []
     path.write_text("\n".join(parts))
 
 
@@ -124,3 +152,12 @@ def _kills(result: KillResult) -> str:
         f"{result.pages:,} pages read; torn states, counters that went back and false findings on them: "
         f"{len(result.complaints)}.\n"
     )
+
+
+def _tests(result: TestDrills) -> str:
+    lines = ["## Drills of single modules\n", "| test (`pytest -m drill`) | passed | seconds |", "|---|---|---|"]
+    for name, seconds in sorted(result.seconds.items()):
+        lines.append(
+            f"| {name.removeprefix('test_').replace('_', ' ')} | {name not in result.failed} | {seconds:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
