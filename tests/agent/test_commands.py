@@ -1,0 +1,222 @@
+"""`kvledger status`, `snapshot` and `agent` as a person runs them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvledger.errors import LedgerUnreadable
+from kvledger_agent.command import Command
+from kvledger_agent.commands import agent, snapshot, status
+from kvledger_agent.one_ledger import NoLedger
+from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
+
+CHILDREN = "tests.agent.children"
+needs_tmpfs = pytest.mark.needs("tmpfs")
+
+
+def run(command: Command, *arguments: object) -> int:
+    """Run a subcommand as `cli.main` does."""
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    return command.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def first_page(url: str) -> str:
+    """The page at `url`, asked again while it is refused: the first sample is on its way."""
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            if refused.code != 503:
+                raise
+            time.sleep(0.02)
+
+
+def ledger_in(directory: Path) -> Path:
+    (path,) = directory.glob("*.kvledger")
+    return path
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return dict(json.loads(capsys.readouterr().out))
+
+
+@needs_tmpfs
+def test_status_shows_pool_waits_and_refusals_on_one_screen(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "scene", memory)
+
+    assert run(status.COMMAND, "--directory", memory) == 0
+
+    screen = capsys.readouterr().out
+    for words in (
+        "golden:0",
+        "healthy",
+        "active 15   cached 7   free 2   of 24",
+        "queue_full 46",
+        "step 1",
+        "shared 4",
+    ):
+        assert words in screen
+
+
+@needs_tmpfs
+def test_status_as_json_has_one_document_per_engine_and_names_what_it_cannot_read(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "scene", memory)
+    (memory / "bad.0.00000001.kvledger").write_bytes(bytes(9000))
+
+    assert run(status.COMMAND, "--directory", memory, "--json") == 1
+
+    found = document(capsys)
+    assert [engine["id"] for engine in found["engines"]] == ["golden:0"]
+    assert [(bad["id"], bad["status"]) for bad in found["unreadable"]] == [("bad:0", "not_a_ledger")]
+
+
+@needs_tmpfs
+def test_status_watches_a_suspicious_engine_until_it_can_say_and_exits_with_one(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "leak", memory)
+
+    assert run(status.COMMAND, "--ledger", ledger_in(memory)) == 1
+
+    screen = capsys.readouterr().out
+    assert "leaking" in screen
+    assert "fix_leak" in screen
+    assert "leaker" in screen
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_status_of_a_missing_or_empty_directory_says_how_to_get_a_ledger(tmp_path: Path, made: bool) -> None:
+    directory = tmp_path / "ledgers"
+    if made:
+        directory.mkdir()
+
+    with pytest.raises(NoLedger, match=f"no ledger in {directory}: start an engine with KVLEDGER_DIR={directory}"):
+        run(status.COMMAND, "--directory", directory)
+
+
+def test_a_file_that_is_not_there_is_said_to_be_no_ledger(tmp_path: Path) -> None:
+    for command, arguments in ((status.COMMAND, ["--ledger", tmp_path / "x"]), (snapshot.COMMAND, [tmp_path / "x"])):
+        with pytest.raises(NoLedger, match="no ledger"):
+            run(command, *arguments)
+
+
+@needs_tmpfs
+def test_snapshot_of_a_live_ledger_says_who_holds_what(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "scene", memory)
+
+    assert run(snapshot.COMMAND, ledger_in(memory), "--json") == 0
+
+    found = document(capsys)
+    holders = [row for row in found["holders"] if row["blocks"]]
+    assert sum(row["blocks"] for row in holders) == found["groups"][0]["logical_blocks"]
+    assert all(row["id_head"].startswith("acme-") for row in holders)
+    assert found["pool"]["active_blocks"] == 15
+
+
+@needs_tmpfs
+def test_snapshot_of_a_dead_engines_ledger_under_any_name_tells_its_leak(
+    memory: Path, spawn: Spawn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = spawn(CHILDREN, "leak", memory)
+    engine.send_signal(signal.SIGKILL)
+    engine.wait()
+    copy = shutil.copy(ledger_in(memory), tmp_path / "post-mortem")
+
+    assert run(snapshot.COMMAND, copy) == 1
+
+    screen = capsys.readouterr().out
+    assert "dead" in screen
+    assert "excess_reference" in screen
+    assert "leaker" in screen
+
+
+@needs_tmpfs
+def test_snapshot_of_a_closed_ledger_finds_nothing(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "work", memory).communicate(timeout=20)
+
+    assert run(snapshot.COMMAND, ledger_in(memory), "--json") == 0
+    assert document(capsys)["liveness"]["status"] == "closed"
+
+
+def test_snapshot_of_what_is_no_ledger_is_a_typed_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.kvledger"
+    path.write_bytes(os.urandom(9000))
+
+    with pytest.raises(LedgerUnreadable):
+        run(snapshot.COMMAND, path)
+
+
+@needs_tmpfs
+def test_agent_once_prints_one_page(memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]) -> None:
+    spawn(CHILDREN, "scene", memory)
+
+    assert run(agent.COMMAND, "--directory", memory, "--once") == 0
+    assert 'kvledger_pool_capacity_blocks{engine="golden"' in capsys.readouterr().out
+
+
+@needs_tmpfs
+@pytest.mark.e2e
+def test_the_agent_serves_until_it_is_told_to_stop(memory: Path, spawn: Spawn) -> None:
+    spawn(CHILDREN, "scene", memory)
+    command = [sys.executable, "-m", "kvledger_agent", "agent", "--json", "--directory", str(memory), "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        page = first_page(ready["metrics"])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+    assert 'kvledger_engine_up{engine="golden",model="cell",rank="0"} 1.0' in page
+    assert ready["url"].startswith("http://127.0.0.1:")
+
+
+@needs_tmpfs
+@pytest.mark.e2e
+def test_a_port_in_use_is_one_clear_line(memory: Path) -> None:
+    command = [sys.executable, "-m", "kvledger_agent", "agent", "--json", "--directory", str(memory), "--port"]
+    with subprocess.Popen([*command, "0"], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        port = json.loads(first.stdout.readline())["url"].rpartition(":")[2]
+        second = subprocess.run([*command, port], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+        first.terminate()
+
+    assert second.returncode == 1
+    assert second.stderr.splitlines()[-1].startswith(f"kvledger: 127.0.0.1:{port}:")
+
+
+@needs_tmpfs
+@pytest.mark.e2e
+def test_status_can_be_watched_as_json_lines(memory: Path, spawn: Spawn) -> None:
+    spawn(CHILDREN, "scene", memory)
+    command = [sys.executable, "-m", "kvledger_agent", "status", "--json", "--watch", "--directory", str(memory)]
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+    assert [line["engines"][0]["id"] for line in lines] == ["golden:0"] * 2
