@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -33,12 +34,19 @@ def _has_distribution() -> bool:
     return True
 
 
+def _can_mount() -> bool:
+    """Whether this process may mount a tmpfs of its own: CAP_SYS_ADMIN, bit 21 of its effective capabilities."""
+    effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) >> 21 & 1) and shutil.which("mount") is not None
+
+
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "distribution": (_has_distribution, "the kvledger distribution is not installed (pip install -e .)"),
     "gpu": (lambda: Path("/dev/nvidiactl").exists(), "no accelerator"),
     "import-linter": (lambda: importlib.util.find_spec("importlinter") is not None, "import-linter is not installed"),
     "promtool": (lambda: shutil.which("promtool") is not None, "promtool is not on the path (apt: prometheus)"),
     "root": (lambda: os.geteuid() == 0, "only root can take another uid"),
+    "mount": (_can_mount, "only root with CAP_SYS_ADMIN can mount a tmpfs"),
     "traces": (
         lambda: (Path(__file__).parents[2] / "shared" / "traces").is_dir(),
         "the public request traces are not at ../shared/traces",

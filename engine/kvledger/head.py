@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -27,6 +28,9 @@ from kvledger.layout import (
 from kvledger.limits import Group, Limits
 from kvledger.source import Source
 from kvledger.stats import StatsPlan, plan_from_description
+
+_NEEDED_GAUGES = ("seq", "clock_ns", "monotonic_ns")
+_PLAIN_TYPE = re.compile(r"[<|=]?[iuf][1248]|\|?[SV][1-9]\d{0,5}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +93,10 @@ def _parse(header: Any, description: Mapping[str, Any]) -> Head:
     if missing := [name for name, _ in CONTROL_WORDS if not 0 <= control.get(name, -1) < CONTROL_SIZE]:
         raise OtherVersion(f"control words {missing} are missing: written by an older kvledger")
     stats = plan_from_description(description["stats"])
-    if sections["stats"].shape != (2, stats.size):
+    if sections["stats"].shape != (2, stats.size) or stats.columns != limits.tenant_columns:
         raise NotALedger(f"a stats section of shape {sections['stats'].shape} for a plan of {stats.size} values")
+    if missing := [name for name in _NEEDED_GAUGES if name not in stats.gauges]:
+        raise OtherVersion(f"gauges {missing} are missing: written by an older kvledger")
     return Head(
         minor=int(header["minor"]),
         file_bytes=file_bytes,
@@ -108,10 +114,24 @@ def _parse(header: Any, description: Mapping[str, Any]) -> Head:
 
 
 def _limits(raw: Mapping[str, Any]) -> Limits:
-    known = {f.name: raw[f.name] for f in fields(Limits) if f.name in raw}
-    group_fields = {f.name for f in fields(Group)}
-    known["groups"] = tuple(Group(**{k: v for k, v in g.items() if k in group_fields}) for g in raw["groups"])
-    return Limits(**known)
+    groups = tuple(Group(**_fields(Group(), group)) for group in raw["groups"])
+    pattern = Limits(engine="x", capacity_blocks=1, max_requests=1)
+    return Limits(**_fields(pattern, raw) | {"groups": groups})
+
+
+def _fields(pattern: Limits | Group, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `pattern` that `raw` has, each of the pattern's own kind; a newer writer may have more.
+
+    Raises ValueError: a size that is no whole number, or is below 0, would be believed by whatever comes after.
+    """
+    known: dict[str, Any] = {}
+    for name in (f.name for f in fields(pattern) if f.name in raw and f.name != "groups"):
+        value, kind = raw[name], type(getattr(pattern, name))
+        number = kind is float and type(value) is int
+        if not (type(value) is kind or number) or (kind in (int, float) and not 0 <= value < 1 << 62):
+            raise ValueError(f"{name}={value!r:.80}")
+        known[name] = value
+    return known
 
 
 def _section(entry: Mapping[str, Any], file_bytes: int) -> Section:
@@ -127,12 +147,12 @@ def _section(entry: Mapping[str, Any], file_bytes: int) -> Section:
 def _dtype(entry: Mapping[str, Any]) -> np.dtype[Any]:
     kind = entry["type"]
     if isinstance(kind, str):
-        dtype = np.dtype(kind)
+        dtype = _plain(kind)
     else:
         dtype = np.dtype(
             {
                 "names": [str(f["name"]) for f in kind],
-                "formats": [(str(f["type"]), tuple(int(n) for n in f["shape"])) for f in kind],
+                "formats": [(_plain(str(f["type"])), tuple(int(n) for n in f["shape"])) for f in kind],
                 "offsets": [int(f["offset"]) for f in kind],
                 "itemsize": int(entry["item_bytes"]),
             }
@@ -140,6 +160,12 @@ def _dtype(entry: Mapping[str, Any]) -> np.dtype[Any]:
     if dtype.hasobject or dtype.itemsize == 0:
         raise NotALedger(f"section {entry['name']!r} has the impossible type {kind!r:.80}")
     return dtype
+
+
+def _plain(kind: str) -> np.dtype[Any]:
+    if not _PLAIN_TYPE.fullmatch(kind):
+        raise ValueError(f"type {kind!r:.80}")
+    return np.dtype(kind)
 
 
 def _check_sections(sections: Mapping[str, Section], limits: Limits) -> None:
@@ -151,9 +177,7 @@ def _check_sections(sections: Mapping[str, Section], limits: Limits) -> None:
         theirs = sections.get(name)
         if theirs is None:
             raise OtherVersion(f"section {name!r} is missing: written by an older kvledger")
-        if name == "stats":
-            continue
-        if theirs.shape != mine.shape:
+        if name != "stats" and theirs.shape != mine.shape:
             raise NotALedger(f"section {name!r} has shape {theirs.shape}, its limits demand {mine.shape}")
         if mine.dtype.names is None:
             same = theirs.dtype == mine.dtype

@@ -1,0 +1,54 @@
+"""Directories in memory for ledger files, and child processes that write them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Spawn = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory on tmpfs, gone after the test."""
+    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Starts `python -m tests.ledger.children NAME ARGS...` and ends it after the test. Waits for its first line."""
+    children: list[subprocess.Popen[str]] = []
+
+    def start(name: str, *arguments: object, ready: str | None = "ready") -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.ledger.children", name, *map(str, arguments)],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "engine", ROOT / "agent", ROOT)))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        children.append(child)
+        if ready is not None:
+            assert child.stdout is not None
+            line = child.stdout.readline()
+            assert line == f"{ready}\n", f"{name} said {line!r}"
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout):
+            if stream is not None:
+                stream.close()
