@@ -23,7 +23,7 @@ from kvledger.layout import (
     MAJOR,
     MAX_DESCRIPTION_BYTES,
     Section,
-    plan_layout,
+    bare_sections,
 )
 from kvledger.limits import Group, Limits
 from kvledger.source import Source
@@ -88,13 +88,11 @@ def _parse(header: Any, description: Mapping[str, Any]) -> Head:
     limits = _limits(description["limits"])
     file_bytes = int(header["file_bytes"])
     sections = {s.name: s for s in (_section(entry, file_bytes) for entry in description["sections"])}
-    _check_sections(sections, limits)
     control = {str(word["name"]): int(word["index"]) for word in description["control"]}
     if missing := [name for name, _ in CONTROL_WORDS if not 0 <= control.get(name, -1) < CONTROL_SIZE]:
         raise OtherVersion(f"control words {missing} are missing: written by an older kvledger")
     stats = plan_from_description(description["stats"])
-    if sections["stats"].shape != (2, stats.size) or stats.columns != limits.tenant_columns:
-        raise NotALedger(f"a stats section of shape {sections['stats'].shape} for a plan of {stats.size} values")
+    _check_sections(sections, limits, stats)
     if missing := [name for name in _NEEDED_GAUGES if name not in stats.gauges]:
         raise OtherVersion(f"gauges {missing} are missing: written by an older kvledger")
     return Head(
@@ -168,16 +166,18 @@ def _plain(kind: str) -> np.dtype[Any]:
     return np.dtype(kind)
 
 
-def _check_sections(sections: Mapping[str, Section], limits: Limits) -> None:
+def _check_sections(sections: Mapping[str, Section], limits: Limits, stats: StatsPlan) -> None:
     """Every section this reader uses is there, of the type and shape that the limits demand.
 
     A newer writer may add sections and ring fields; it may not change these without a new major version.
     """
-    for name, mine in plan_layout(limits).sections.items():
-        theirs = sections.get(name)
+    if stats.columns != limits.tenant_columns:
+        raise NotALedger(f"{stats.columns} tenant columns where its limits demand {limits.tenant_columns}")
+    for mine in bare_sections(limits, stats.size):
+        name, theirs = mine.name, sections.get(mine.name)
         if theirs is None:
             raise OtherVersion(f"section {name!r} is missing: written by an older kvledger")
-        if name != "stats" and theirs.shape != mine.shape:
+        if theirs.shape != mine.shape:
             raise NotALedger(f"section {name!r} has shape {theirs.shape}, its limits demand {mine.shape}")
         if mine.dtype.names is None:
             same = theirs.dtype == mine.dtype

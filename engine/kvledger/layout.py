@@ -121,12 +121,12 @@ class Layout:
     file_bytes: int
 
 
-def _specs(limits: Limits, stats: StatsPlan) -> Iterator[tuple[str, str | np.dtype[Any], tuple[int, ...], str, str]]:
+def _specs(limits: Limits, stats_values: int) -> Iterator[tuple[str, str | np.dtype[Any], tuple[int, ...], str, str]]:
     yield "control", "<i8", (CONTROL_SIZE,), "", "single words, each stored whole; names under `control`"
     yield (
         "stats",
         "<f8",
-        (2, stats.size),
+        (2, stats_values),
         "",
         "counters, buckets and gauges: two buffers, stats_index says which is complete",
     )
@@ -188,10 +188,17 @@ def _place(sections: list[Section], start: int) -> tuple[list[Section], int]:
     return placed, _align(offset)
 
 
+def bare_sections(limits: Limits, stats_values: int) -> list[Section]:
+    """The sections of a ledger of these limits, not placed yet; `stats_values` is the length of the stats vector."""
+    return [
+        Section(name, np.dtype(t), shape, unit, text) for name, t, shape, unit, text in _specs(limits, stats_values)
+    ]
+
+
 def plan_layout(limits: Limits) -> Layout:
     """Place every section. The description names offsets that its own length moves, so it gets a fixed room."""
     stats = plan_stats(limits.tenant_columns)
-    bare = [Section(name, np.dtype(t), shape, unit, text) for name, t, shape, unit, text in _specs(limits, stats)]
+    bare = bare_sections(limits, stats.size)
     room = len(_describe(limits, stats, bare)) + 24 * len(bare)
     placed, end = _place(bare, _align(HEADER_BYTES + room))
     description = _describe(limits, stats, placed)

@@ -75,6 +75,10 @@ class Sample:
 
     def wait_seconds(self) -> F64:
         """Seconds each live request has waited by cause, the wait still open included, shape (rows, causes)."""
+        with np.errstate(all="ignore"):  # a damaged ledger may hold anything
+            return self._wait_seconds()
+
+    def _wait_seconds(self) -> F64:
         waits = self.slots.wait_seconds.astype(np.float64)
         queued = self.slots.waiting & (self.slots.queue != NOT_LOOKED_AT)
         clock = self.stats.wait_clock.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ class HistogramValue:
     @property
     def count(self) -> float:
         """Observations."""
-        return float(self.buckets.sum())
+        return math.fsum(self.buckets) if np.isfinite(self.buckets).all() else math.nan
 
     def quantile(self, share: float) -> float:
         """The upper bound of the bucket that holds the quantile; the last bound if that is +Inf; 0 when empty."""

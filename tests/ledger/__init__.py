@@ -1,0 +1,1 @@
+"""Tests of the ledger: its format, its writer, its reader."""
