@@ -201,8 +201,8 @@ class EngineLoop:
             self._progress.apply(batch, sampled)
             return
         assert sampled is not None
-        # What the failed step wrote is not in the prefix index, and everybody who could read it ends here.
-        self._cache.copies_done()
+        # What the failed step wrote is not in the prefix index, and everybody who could read it ends here; copies
+        # that were not made go with the blocks they were meant for.
         groups = [self._requests.group(slot) for slot in batch.slots.tolist()]
         self._ending.end(np.concatenate(groups), sampled, release=ReleaseCause.ERROR)
         self._scheduler.drop_ended()

@@ -151,9 +151,9 @@ class Scheduler:
         while cause is None and (group := self._queue.head()) is not None:
             row, cause = self._admit_group(group, budget=budget, promised=promised)
             if row is not None:
+                # Only the last row of a step can be a part of a prompt, so nothing more is promised until then.
                 admitted.append(row)
                 budget -= row[2]
-                promised += self._blocks_of(row[3]) - self._blocks_of(row[1] + row[2])
         return rows.plus(admitted), WaitCause.STEP if cause is None else cause
 
     def _blocks_of(self, tokens: int) -> int:

@@ -89,7 +89,7 @@ class WaitQueue:
     def blocked_by(self, cause: WaitCause) -> None:
         """From now on the queue waits for `cause`."""
         self.advance()
-        self._cause = cause if self._order else WaitCause.STEP
+        self._cause = cause
         self._show()
 
     def advance(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kvledger import invariants
@@ -14,9 +15,10 @@ from kvledger.clock import VirtualClock
 from kvledger.reader import Reader
 from kvledger.snapshot import Sample
 from kvledger.source import MemorySource
+from kvledger.views import I32
 from kvledger.words import CancelCause, Event
 from kvledger.writer import Ledger
-from kvledger_engine.batch import Compute
+from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.cells import PoisonedCellModel
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.faults import FaultPlan
@@ -66,6 +68,24 @@ class Outcome:
         return {key: message.reason for key, message in self.finished.items()}
 
 
+class Checked:
+    """A compute that is only handed batches within the engine's limits."""
+
+    def __init__(self, inner: Compute, config: EngineConfig) -> None:
+        self._inner, self._config = inner, config
+
+    def execute(self, batch: Batch) -> I32:
+        """See `Compute.execute`."""
+        config, size = self._config, self._config.block_size_tokens
+        assert 1 <= len(batch.slots) <= config.max_num_seqs
+        assert int(batch.counts.min()) >= 1
+        assert len(batch.tokens) == int(batch.counts.sum()) <= config.max_num_batched_tokens
+        assert len(set(batch.slots.tolist())) == len(batch.slots)
+        assert len(set(batch.sample_slots.tolist())) == len(batch.sample_slots)
+        assert (np.diff(batch.table_offsets) == -(-(batch.starts + batch.counts) // size)).all()
+        return self._inner.execute(batch)
+
+
 class Rig:
     """An engine core. Steps take `STEP_NS` of virtual time in the compute."""
 
@@ -76,7 +96,8 @@ class Rig:
         self.cells = PoisonedCellModel(
             self.ledger.blocks, block_size_tokens=self.config.block_size_tokens, vocab_size=self.config.vocab_size
         )
-        timed = TimedCompute(compute or self.cells, StepTime(base=STEP_NS / 1e9), self.clock)
+        checked = Checked(compute or self.cells, self.config)
+        timed = TimedCompute(checked, StepTime(base=STEP_NS / 1e9), self.clock)
         self.loop = EngineLoop(self.config, self.ledger, timed, fault)
         self.outcome = Outcome()
         self.reader = Reader.over(MemorySource(self.ledger.image))
@@ -125,13 +146,16 @@ class Rig:
         sample, audit = self.sample(), self.reader.audit()
         assert invariants.suspects(audit) == []
         assert invariants.counts(sample, audit) == {}
+        running = sample.stats.gauge("running")
+        assert running is not None
+        assert running <= self.config.max_num_seqs
         return sample
 
     def check_empty(self) -> None:
         """Nothing is held, nobody is seated, and the ledger says that it is idle."""
         sample = self.check()
         assert sample.stats.gauge("active_blocks") == 0
-        assert len(sample.slots) == 0
+        assert len(sample.slots) == len(sample.pins) == 0
         assert sample.stats.gauge("idle") == 1
         assert self.slots_free == self.ledger.limits.max_requests
 

@@ -167,13 +167,23 @@ def test_a_stop_token_ends_a_sequence_and_is_its_last_token() -> None:
     assert rig.count("requests_total", finish_reason="stop") == 1
 
 
+def test_a_stop_token_in_the_last_place_is_a_stop_and_one_end() -> None:
+    rig = Rig()
+    whole = oracle([1, 2, 3], 4)
+    assert whole[3] not in whole[:3]
+    rig.submit(request("a", [1, 2, 3], 4, stop_tokens=[whole[3]]))
+    rig.finish()
+    assert rig.outcome.tokens["a", 0] == whole
+    assert rig.outcome.reasons == {("a", 0): "stop"}
+
+
 def test_an_end_is_told_with_what_was_used() -> None:
     rig = Rig()
     rig.submit(request("a", 17, 5))
     rig.finish()
-    rig.submit(request("again", request("a", 17).prompt, 3))
+    rig.submit(request("again", request("a", 17).prompt, 3, n=2, temperature=1.0))
     rig.finish()
-    first, second = rig.outcome.finished["a", 0], rig.outcome.finished["again", 0]
+    first, second = rig.outcome.finished["a", 0], rig.outcome.finished["again", 1]
     assert (first.prompt_tokens, first.output_tokens, first.hit_tokens, first.reason) == (17, 5, 0, "length")
     assert (second.prompt_tokens, second.output_tokens, second.hit_tokens) == (17, 3, 16)
 
@@ -272,6 +282,22 @@ def test_a_failing_step_ends_its_requests_and_only_those(at_step: int, error: Ex
     for key in whole.keys() - ended:
         assert rig.outcome.tokens[key] == whole[key]
     assert rig.count("requests_total", finish_reason=reason) == len(ended)
+    rig.check_empty()
+
+
+def test_a_failing_prefill_ends_the_sequences_to_be_forked_from_it_too() -> None:
+    rig = Rig(compute=Failing(1, RuntimeError("device lost")), max_num_batched_tokens=8)
+    rig.submit(request("a", 14, 5, n=3, temperature=1.0))
+    rig.step()
+    assert rig.outcome.reasons == {("a", index): "engine_error" for index in range(3)}
+    rig.check_empty()
+
+
+def test_a_copy_that_failed_leaves_no_pin() -> None:
+    rig = Rig(compute=Failing(2, RuntimeError("device lost")))
+    rig.submit(request("a", 9, 5, n=3, temperature=1.0))
+    rig.step(2)
+    assert rig.count("cow_copies_total") == 2
     rig.check_empty()
 
 

@@ -74,12 +74,12 @@ def test_decodes_come_before_prefills_and_prefills_share_what_is_left_in_order()
     rig = Rig(max_num_batched_tokens=10)
     rig.submit(request("a", 4, 30), request("b", 4, 30))
     rig.step(2)
-    rig.submit(request("c", 11, 2), request("d", 11, 2))
+    rig.submit(request("c", 19, 9), request("d", 9, 9))
     seen = []
     for _ in range(4):
         rig.step()
         seen.append([int(rig.ledger.slots.computed_tokens[slot]) for slot in range(2, 4)])
-    assert seen == [[8, 0], [11, 5], [0, 11], [0, 0]], "8 tokens are left beside two decodes; then 7 beside three"
+    assert seen == [[8, 0], [16, 0], [19, 5], [20, 9]], "8 tokens are left beside two decodes"
 
 
 def test_a_victim_is_of_the_lowest_class_and_came_last() -> None:
@@ -130,6 +130,30 @@ def test_only_what_had_been_computed_counts_as_computed_again() -> None:
     rig.finish()
     assert rig.count("preemptions_total", mode="recompute") == 1
     assert rig.count("recomputed_tokens_total") == computed
+
+
+def test_a_slot_forgets_what_its_last_occupant_had_computed() -> None:
+    rig = Rig(capacity_blocks=6, prefix_caching=False, max_num_seqs=2, max_waiting=1)
+    rig.submit(request("a", 8, 9))
+    rig.step()
+    rig.submit(request("b", 8, 9))
+    while not rig.count("preemptions_total", mode="recompute"):
+        rig.step()
+    rig.cancel("a", "b")
+    rig.submit(request("c", 8, 4))
+    rig.step()
+    rig.submit(request("d", 8, 4))
+    rig.finish()
+    assert rig.count("recomputed_tokens_total") == 0
+
+
+def test_blocks_taken_over_after_a_preemption_are_not_told_as_a_hit() -> None:
+    rig = Rig(capacity_blocks=10)
+    rig.submit(*[request(f"r{i}", 12, 12) for i in range(3)])
+    rig.finish()
+    assert rig.count("preemptions_total", mode="recompute") > 0
+    assert rig.count("prefix_hit_tokens_total") > 0
+    assert [message.hit_tokens for message in rig.outcome.finished.values()] == [0, 0, 0]
 
 
 def test_with_a_prefix_cache_a_preempted_request_computes_less_again() -> None:
@@ -210,10 +234,10 @@ def test_blocks_promised_to_a_running_prefill_are_not_given_to_the_next_request(
 
 
 def test_n_sequences_count_against_the_running_set_from_admission() -> None:
-    rig = Rig(max_num_seqs=4, max_num_batched_tokens=8)
+    rig = Rig(max_num_seqs=4)
     rig.submit(request("a", 24, 2, n=3, temperature=1.0), request("b", 4, 2, n=2, temperature=1.0))
     rig.step()
-    assert rig.sample().stats.gauge("running") == 3
+    assert rig.check().stats.gauge("running") == 3
     assert rig.sample().stats.gauge("waiting") == 2
     rig.finish()
     assert len(rig.outcome.finished) == 5
