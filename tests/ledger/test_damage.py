@@ -24,11 +24,11 @@ MOST_SECONDS = 1.0
 MOST_BYTES = 128 << 20
 
 
-def _read_all(source: Source) -> str:
-    """Everything a reader can do, twice over; the name of what came of it."""
+def _read_all(source: Source, *, rounds: int) -> str:
+    """Everything a reader can do, so many times; the name of what came of it."""
     try:
         with Reader.over(source) as reader:
-            for _ in range(2):
+            for _ in range(rounds):
                 sample = reader.sample()
                 audit = reader.audit()
                 found = suspects(audit)
@@ -73,12 +73,12 @@ class _Watched:
         self._inner.close()
 
 
-def _drill(damaged: Iterator[Case], directory: Path | None) -> Counter[str]:
-    """Read every case, every tenth through a file if there is a directory. Prints the case that fails."""
+def _drill(damaged: Iterator[Case], directory: Path) -> Counter[str]:
+    """Read every case once and half of them again, every eleventh through a file in `directory`."""
     ends: Counter[str] = Counter()
     with _bounded_memory():
         for number, case in enumerate(damaged):
-            ends[_timed(case, directory if number % 10 == 0 else None)] += 1
+            ends[_timed(case, directory if number % 11 == 0 else None, rounds=1 + (number % 4 < 2))] += 1
     return ends
 
 
@@ -94,20 +94,20 @@ def _bounded_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def _timed(case: Case, directory: Path | None) -> str:
+def _timed(case: Case, directory: Path | None, *, rounds: int) -> str:
     """Read one case, through a file if there is a directory; says which case it was if that fails."""
-    started = time.perf_counter()
+    started = time.thread_time()
     try:
         if directory is None:
-            end = _read_all(_Watched(case.data))
+            end = _read_all(_Watched(case.data), rounds=rounds)
         else:
             path = directory / "damaged"
             path.write_bytes(case.data)
-            end = _read_all(FileSource(path))
+            end = _read_all(FileSource(path), rounds=rounds)
     except BaseException:
         print(f"damaged ledger {case.name}")
         raise
-    took = time.perf_counter() - started
+    took = time.thread_time() - started
     assert took < MOST_SECONDS, f"{case.name} took {took:.2f} s"
     return end
 
@@ -128,8 +128,9 @@ def test_a_thousand_damaged_ledgers_give_typed_errors_or_bounded_snapshots(memor
 
 @pytest.mark.drill
 @pytest.mark.needs("tmpfs")
-def test_ten_thousand_damaged_ledgers_give_typed_errors_or_bounded_snapshots(memory: Path) -> None:
-    _check(_drill(cases(10_000, SEED + 1), memory), 10_000)
+@pytest.mark.parametrize("thousand", range(1, 11))
+def test_ten_thousand_damaged_ledgers_give_typed_errors_or_bounded_snapshots(memory: Path, thousand: int) -> None:
+    _check(_drill(cases(1_000, SEED + thousand), memory), 1_000)
 
 
 def test_an_undamaged_ledger_of_the_drill_reads_clean() -> None:
