@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvledger_agent.agent import Agent
-
 from kvledger_agent.config import AgentConfig
 from tests.reliability.faults import INTERVAL_SECONDS, findings_of
 from tests.reliability.pages import Page, samples_of

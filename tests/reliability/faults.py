@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvledger_agent.agent import Agent
-
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.observation import Finding
 from kvledger_engine.faults import FaultKind
