@@ -12,7 +12,10 @@ from kvledger.invariants import counts, suspects
 from kvledger.reader import Reader, probe
 from kvledger.segment import epochs
 from kvledger.snapshot import ReadStatus, Sample
+from kvledger.source import MemorySource
+from kvledger.writer import Ledger
 from tests.ledger.conftest import Spawn
+from tests.ledger.toy import toy_limits
 
 pytestmark = [pytest.mark.needs("tmpfs")]
 
@@ -75,3 +78,22 @@ def test_a_predecessor_is_abandoned_once_its_successor_lives(memory: Path, spawn
     assert probe(first) is ReadStatus.DEAD
     spawn("crash", memory, 2, 50).wait(30)
     assert probe(first) is ReadStatus.ABANDONED
+
+
+def test_a_successor_starts_with_exactly_what_the_last_whole_publication_counted(memory: Path, spawn: Spawn) -> None:
+    parities = set()
+    for number in range(12):
+        spawn("crash", memory, number, 400 + number).wait(30)
+        with Reader.open(epochs(memory, "crash", 0)[-1][1]) as reader:
+            died = reader.sample()
+        parities.add(died.control["stats_index"] & 1)
+        with Ledger.create(memory, toy_limits(engine="crash")) as ledger:
+            begun = Reader.over(MemorySource(ledger.image)).sample()
+        plan = begun.stats.plan
+        for (name, labels), index in plan.counters.items():
+            more = name == "engine_restarts_total"
+            assert begun.stats.values[index] == died.stats.values[index] + more, (name, labels)
+        assert _counters(begun) == _counters(died)
+        if parities == {0, 1}:
+            return
+    pytest.fail("every writer died on the same buffer")
