@@ -1,0 +1,7 @@
+"""What stops a measurement, as one type. A missed bar is a result, never an error."""
+
+from __future__ import annotations
+
+
+class BenchError(Exception):
+    """A row could not be measured, or what it measured did not do its work; the message says which and what to do."""

@@ -1,0 +1,29 @@
+"""The rows there are. A new one is a module with a `measure`, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench import agent, control, pool, prefix, publication, reader, throughput
+from bench.effort import Effort
+from bench.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measurement that can be asked for by name."""
+
+    name: str
+    measure: Callable[[Effort], list[Result]]
+
+
+ROWS = (
+    Row(publication.NAME, publication.measure),
+    Row(control.NAME, control.measure),
+    Row(pool.NAME, pool.measure),
+    Row(prefix.NAME, prefix.measure),
+    Row(reader.NAME, reader.measure),
+    Row(agent.NAME, agent.measure),
+    Row(throughput.NAME, throughput.measure),
+)
