@@ -30,6 +30,11 @@ class Refusal:
         return self.reason in (RejectionReason.QUEUE_FULL, RejectionReason.DRAINING)
 
 
+def is_tenant_name(name: str) -> bool:
+    """Whether the ledger can keep a tenant under this name without changing it."""
+    return 1 <= len(name.encode()) <= _MAX_NAME_BYTES and name.isprintable()
+
+
 class Door:
     """Judges arrivals. Knows the sizes of the engine, the queue and the slots; holds nothing."""
 
@@ -60,8 +65,8 @@ class Door:
             return f"temperature={request.temperature}: use a finite number of 0 or more."
         if request.request_class not in RequestClass.words():
             return f"Unknown request class: use one of {', '.join(RequestClass.words())}."
-        if not 1 <= len(request.tenant.encode()) <= _MAX_NAME_BYTES:
-            return f"Use a tenant name of 1 to {_MAX_NAME_BYTES} bytes."
+        if not is_tenant_name(request.tenant):
+            return f"Use a tenant name of 1 to {_MAX_NAME_BYTES} bytes that can be printed."
         return None
 
     def _fault_of_prompt(self, request: NewRequest) -> str | None:

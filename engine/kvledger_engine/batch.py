@@ -6,6 +6,7 @@ Plain arrays, no request and no ledger in them. Shapes: r rows, t tokens in all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -50,11 +51,11 @@ class Compute(Protocol):
         """One token id per sample, I32[m]. Whatever it raises ends the requests of the batch as `engine_error`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Rows of a step while it is put together: which slot computes how many tokens from where.
 
-    `lengths` is how many tokens the sequence has; a row that reaches it is sampled.
+    `lengths` is how many tokens the sequence has; a row that reaches it is sampled. Sums are kept, hence no slots.
     """
 
     slots: I32
@@ -68,12 +69,12 @@ class Rows:
         empty = np.zeros(0, np.int32)
         return cls(empty, empty, empty, empty)
 
-    @property
+    @cached_property
     def ends(self) -> I32:
         """Tokens in the cache once the step is done."""
         return self.starts + self.counts
 
-    @property
+    @cached_property
     def total_tokens(self) -> int:
         """Tokens the step computes."""
         return int(self.counts.sum())

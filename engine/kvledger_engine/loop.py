@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kvledger.catalog import OTHER_TENANT
 from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, RejectionReason, ReleaseCause, StepPhase
 from kvledger.writer import Ledger
-from kvledger_engine.admission import Door, Refusal
+from kvledger_engine.admission import Door, Refusal, is_tenant_name
 from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.ending import Ending
@@ -63,6 +64,7 @@ class EngineLoop:
         self._cost = stats.tenant_counter("cost_total")
         self._block_seconds = stats.tenant_counter("block_seconds_total")
         self._priced = self._block_seconds.copy()
+        self._last_publication_ns = 0
 
     # -- between steps --------------------------------------------------------------------------------------------
 
@@ -105,7 +107,8 @@ class EngineLoop:
 
     def _refuse(self, request: NewRequest, refusal: Refusal) -> Refused:
         self._values[self._rejections[refusal.reason]] += 1
-        self._tenant_rejections[self._ledger.tenant_column(request.tenant)] += 1
+        tenant = request.tenant if is_tenant_name(request.tenant) else OTHER_TENANT
+        self._tenant_rejections[self._ledger.tenant_column(tenant)] += 1
         self._ledger.event(Event.REJECTED, self._requests.next_serial(), detail=refusal.reason)
         return Refused(
             request_id=request.request_id,
@@ -176,8 +179,10 @@ class EngineLoop:
         self._time(StepPhase.SCHEDULE, scheduled - started)
         self._time(StepPhase.MODEL, computed - published)
         self._time(StepPhase.SAMPLE, applied - computed)
-        self._time(StepPhase.PUBLISH, published - scheduled)
+        self._time(StepPhase.PUBLISH, published - scheduled + self._last_publication_ns)
         self._publish()
+        # The second publication cannot show its own length: it is counted with the next step's first one.
+        self._last_publication_ns = clock.now_ns() - applied
 
     def _time(self, phase: StepPhase, elapsed_ns: int) -> None:
         self._phases[phase].observe(elapsed_ns / _NS_PER_SECOND)

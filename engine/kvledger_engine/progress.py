@@ -92,10 +92,14 @@ class Progress:
 
     @staticmethod
     def _observe(histograms: list[Histogram], kinds: NDArray[np.uint8], elapsed_ns: I64) -> None:
-        seconds = elapsed_ns / _NS_PER_SECOND
-        if len(kinds) and (kinds == kinds[0]).all():
-            histograms[int(kinds[0])].observe_many(seconds)
+        if not len(kinds):
             return
+        kind, elapsed = int(kinds[0]), int(elapsed_ns[0])
+        if (elapsed_ns == elapsed).all() and (kinds == kind).all():
+            # A decode step: everybody's last token came at the same time.
+            histograms[kind].observe(elapsed / _NS_PER_SECOND, len(kinds))
+            return
+        seconds = elapsed_ns / _NS_PER_SECOND
         for kind in np.flatnonzero(np.bincount(kinds)).tolist():
             histograms[kind].observe_many(seconds[kinds == kind])
 
@@ -107,12 +111,16 @@ class Progress:
 
     def _end_done(self, slots: I32, sampled: I32, outputs: I32) -> None:
         """End sequences that drew one of their stop tokens or have all the tokens they asked for."""
-        stopped = self._requests.has_stop_tokens[slots]
-        for row in np.flatnonzero(stopped).tolist():
-            stopped[row] = int(sampled[row]) in self._requests.stop_tokens[int(slots[row])]
-        full = (outputs >= self._slots.max_tokens[slots]) & ~stopped
-        for mask, reason in ((stopped, FinishReason.STOP), (full, FinishReason.LENGTH)):
+        full = outputs >= self._slots.max_tokens[slots]
+        if not self._requests.stop_tokens and not full.any():
+            return
+        stopped = self._drew_stop_token(slots, sampled)
+        for mask, reason in ((stopped, FinishReason.STOP), (full & ~stopped, FinishReason.LENGTH)):
             if mask.any():
                 self._ending.end(slots[mask], reason, release=ReleaseCause.FINISH)
-        if (stopped | full).any():
-            self._scheduler.drop_ended()
+        self._scheduler.drop_ended()
+
+    def _drew_stop_token(self, slots: I32, sampled: I32) -> NDArray[np.bool_]:
+        stops = self._requests.stop_tokens
+        drawn = zip(slots.tolist(), sampled.tolist(), strict=True)
+        return np.array([slot in stops and token in stops[slot] for slot, token in drawn], bool)

@@ -67,7 +67,6 @@ class RequestTable:
         self.temperatures: F32 = np.zeros(size, np.float32)
         self.computed_before: I32 = np.zeros(size, np.int32)
         self.awaits_fork: NDArray[np.bool_] = np.zeros(size, bool)
-        self.has_stop_tokens: NDArray[np.bool_] = np.zeros(size, bool)
         self.stop_tokens: dict[int, frozenset[int]] = {}
         self.request_ids: list[str] = [""] * size
         self.indices: list[int] = [0] * size
@@ -146,7 +145,6 @@ class RequestTable:
         self.seeds[taken] = [(request.seed + index) & _WORD for index in range(request.n)]
         self.temperatures[taken] = request.temperature
         self.computed_before[taken] = 0
-        self.has_stop_tokens[taken] = bool(request.stop_tokens)
         self.awaits_fork[taken] = True
         self.awaits_fork[taken[0]] = False
         if request.n > 1:

@@ -39,6 +39,7 @@ class Scheduler:
         self._config, self._ledger, self._slots = config, ledger, ledger.slots
         self._requests, self._cache, self._queue, self._ending = requests, cache, queue, ending
         self.running: I32 = _EMPTY
+        self._ordinals: I32 = np.arange(config.max_num_seqs, dtype=np.int32)
         self._turned_away: tuple[int, int] | None = None
         self._values = ledger.stats.values
         self._last_token_gauge = ledger.stats.gauge("last_token_ns")
@@ -241,8 +242,11 @@ class Scheduler:
     def _samples(self, rows: Rows) -> tuple[I32, I32]:
         """(row, slot) of every sample. Sequences about to be forked draw their first token from their leader's row."""
         complete: NDArray[np.bool_] = rows.ends == rows.lengths
-        entries = np.flatnonzero(complete).astype(np.int32)
-        sampled = rows.slots[entries]
+        if complete.all():
+            entries, sampled = self._ordinals[: len(complete)], rows.slots
+        else:
+            entries = np.flatnonzero(complete).astype(np.int32)
+            sampled = rows.slots[entries]
         for entry, leader in zip(entries.tolist(), sampled.tolist(), strict=True) if self._requests.unforked else ():
             rest = self._requests.unforked.get(leader, _EMPTY)
             entries = np.concatenate((entries, np.full(len(rest), entry, np.int32)))

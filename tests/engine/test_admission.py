@@ -27,6 +27,7 @@ BAD: dict[str, dict[str, Any]] = {
     "an unknown class": {"request_class": "urgent"},
     "no tenant": {"tenant": ""},
     "a tenant name too long for the ledger": {"tenant": "é" * 33},
+    "a tenant name that would be cut short": {"tenant": "a\0b"},
     "no request id": {"request_id": ""},
     "a request id too long": {"request_id": "x" * 257},
 }
@@ -120,6 +121,14 @@ def test_refusals_count_by_tenant_too() -> None:
     by_tenant = rig.sample().stats.tenant_counter("tenant_rejections_total")
     assert by_tenant is not None
     assert {name: by_tenant[name] for name in ("t1", "t2")} == {"t1": 2, "t2": 1}
+
+
+def test_a_name_that_is_none_does_not_take_a_tenant_column() -> None:
+    rig = Rig()
+    rig.submit(request("a", tenant="é" * 33), request("b", tenant="x\n"))
+    sample = rig.sample()
+    assert sample.tenants == ("other",)
+    assert sample.stats.tenant_counter("tenant_rejections_total") == {"other": 2}
 
 
 def test_one_bad_request_of_many_does_not_keep_the_others_out() -> None:

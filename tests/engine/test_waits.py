@@ -191,6 +191,19 @@ def test_time_without_anybody_waiting_is_nobodys_wait() -> None:
     assert waits_ms(rig, "c") == {}
 
 
+def test_a_slot_is_stamped_whenever_its_wait_changes() -> None:
+    rig = Rig(max_num_seqs=1)
+    rig.submit(request("a", 8, 9), request("b"))
+    rig.step()
+    looked = rig.sample().published_seq - 1
+    assert int(rig.ledger.slots.changed_seq[1]) == looked
+    rig.step(3)
+    assert int(rig.ledger.slots.changed_seq[1]) == looked
+    rig.submit(request("c"))
+    rig.cancel("c")
+    assert int(rig.ledger.slots.changed_seq[2]) == rig.sample().published_seq
+
+
 def test_a_step_costs_the_same_for_one_waiter_and_for_a_thousand() -> None:
     def stores(waiters: int) -> int:
         rig = Rig(max_num_seqs=1, max_waiting=2000, capacity_blocks=64)
