@@ -63,6 +63,23 @@ def test_a_page_parses_and_has_every_family_once(accept: str) -> None:
     assert engines == {"one", "two"}
 
 
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_a_tenant_may_have_any_name(accept: str) -> None:
+    names = ["line\nbreak", "para\u2029graph", "\x0b\x0c\x1c\x85\r", 'quo"te', "back\\slash", "{a=1} 5", "🦉", " "]
+    watch = EngineWatch()
+    for name in names:
+        watch.ledger.tenant_column(name)
+    seen, (encode, _) = fleet(watch.look()), choose_encoder(accept)
+
+    text = SeriesText(encode).render(seen)
+
+    assert text == encode(FleetCollector(seen)).removesuffix(OPENMETRICS_END)
+    parse = parse_openmetrics if accept else parse_text
+    families = list(parse((text + OPENMETRICS_END).decode()))
+    shown = {s.labels["tenant"] for f in families for s in f.samples if "tenant" in s.labels}
+    assert shown == {*names, "other"}
+
+
 def test_no_series_stands_twice_on_a_page() -> None:
     body, _ = MetricsPage().render(fleet(at_work("one").look()), accept="", now_ns=time.monotonic_ns())
 

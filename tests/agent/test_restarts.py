@@ -54,13 +54,17 @@ def steps(observation: Observation) -> float:
     return observation.totals.counters["engine_steps_total"][()]
 
 
+def steps_above(least: float) -> Callable[[Observation], bool]:
+    return lambda observation: steps(observation) > least
+
+
 def test_no_counter_goes_back_over_restarts_of_agent_and_engine(memory: Path, spawn: Spawn) -> None:
     seen: Counters = {}
     for start in range(3):
         engine = spawn(CHILDREN, "work", memory)
         for _ in range(2):
             with closing(Agent(AgentConfig(directory=memory))) as agent:
-                until(agent, lambda o, least=20 * (start + 1): steps(o) > least)
+                until(agent, steps_above(20 * (start + 1)))
                 now = counters(agent)
             assert_grown(seen, now)
             seen = now
@@ -77,7 +81,7 @@ def test_no_counter_goes_back_over_restarts_of_agent_and_engine(memory: Path, sp
 def test_a_clean_stop_leaves_a_closed_ledger_without_a_finding(memory: Path, spawn: Spawn) -> None:
     engine = spawn(CHILDREN, "work", memory)
     with closing(Agent(AgentConfig(directory=memory))) as agent:
-        until(agent, lambda o: steps(o) > 20)
+        until(agent, steps_above(20))
         engine.communicate(timeout=20)
 
         observation = until(agent, lambda o: o.liveness.status == "closed")
@@ -91,7 +95,7 @@ def test_a_clean_stop_leaves_a_closed_ledger_without_a_finding(memory: Path, spa
 def test_a_killed_engine_is_dead_within_a_sample_and_its_last_state_stays(memory: Path, spawn: Spawn) -> None:
     engine = spawn(CHILDREN, "work", memory)
     with closing(Agent(AgentConfig(directory=memory))) as agent:
-        before = until(agent, lambda o: steps(o) > 20)
+        before = until(agent, steps_above(20))
         engine.send_signal(signal.SIGKILL)
         engine.wait()
 
@@ -107,7 +111,7 @@ def test_a_killed_engine_is_dead_within_a_sample_and_its_last_state_stays(memory
 def test_a_stopped_engine_is_frozen_and_not_leaking_and_well_again_when_it_goes_on(memory: Path, spawn: Spawn) -> None:
     engine = spawn(CHILDREN, "work", memory)
     with closing(Agent(AgentConfig(directory=memory))) as agent:
-        until(agent, lambda o: steps(o) > 20)
+        until(agent, steps_above(20))
         engine.send_signal(signal.SIGSTOP)
         frozen = until(agent, lambda o: o.liveness.status == "frozen")
         assert frozen.findings == ()

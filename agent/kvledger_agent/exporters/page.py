@@ -78,7 +78,9 @@ class SeriesText:
         return shape, [line[: line.rindex(" ") + 1] for line in lines]
 
     def _lines(self, metric: Metric) -> list[str]:
-        return self._encode(_One(metric)).removesuffix(OPENMETRICS_END).decode().splitlines()
+        text = self._encode(_One(metric)).removesuffix(OPENMETRICS_END).decode()
+        # Not `splitlines`: a tenant's name may hold other characters that it takes for the end of a line.
+        return text.removesuffix("\n").split("\n")
 
 
 def _shape(said: Answer) -> Shape:
