@@ -70,7 +70,7 @@ class PrefixChains:
             positions = np.arange(count * self._size).reshape(count, self._size)
             sums = block_sums(rows, positions, self._seed).cumsum(dtype=np.uint64)
             salts = np.full(count, salt, np.uint64)
-            keys = prefix_keys(sums, salts, np.arange(count), self._seed, self._key_bits)
+            keys = prefix_keys(sums, salts, np.arange(count), self._key_bits)
             self._looked_up = identity, _Prefix(rows, sums, keys)
         return self._looked_up[1]
 
@@ -101,7 +101,7 @@ class PrefixChains:
         content = tokens(slots[:, None], positions) if callable(tokens) else tokens[slots[:, None], positions]
         starts = _starts(slots)
         sums = self._running_sums(slots, starts, block_sums(content, positions, self._seed))
-        keys = prefix_keys(sums, salts, indexes, self._seed, self._key_bits)
+        keys = prefix_keys(sums, salts, indexes, self._key_bits)
         first = slots[starts]
         indexed, contents = self._index.register(keys, content, salts, blocks, starts, self._content[first])
         # Rows of one slot are in order, so the last of them is what stays.

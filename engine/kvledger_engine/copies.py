@@ -1,53 +1,130 @@
-"""Copy-on-write: which shared blocks are about to be written, and the copies that must be made first.
+"""Copy-on-write: which shared blocks are about to be written, their replacement, and the copies to be made first.
 
-Owns the pending copies of the present step and the pins that keep their sources; never copies a byte itself.
+Owns the pending copies of the present step, the pins that keep their sources, and the lowering of own_from_token;
+never copies a byte itself.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from kvledger.views import I32
 from kvledger.words import PinKind
 from kvledger.writer import Ledger
+from kvledger_engine.chains import NO_BLOCKS
+from kvledger_engine.evict import Ids
+from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.pins import PinTable
-from kvledger_engine.prefixkeys import U64, Integers
+from kvledger_engine.pool import BlockPool
+from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.tables import BlockTables
 
 COPY_LEASE_NS = 60_000_000_000
 """A copy belongs to one step; a source pinned for a minute was forgotten."""
 
 
-def must_copy(sources: Integers, references: Integers) -> I32:
+@dataclass(frozen=True, slots=True)
+class SharedWrites:
+    """Rows (of the slots asked about) whose next token falls before own_from_token, in turn.
+
+    `slots`, and the table position `indexes` and block `sources` of that write, have one entry per row.
+    """
+
+    rows: Ids
+    slots: Ids
+    indexes: Integers
+    sources: Integers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+_NONE = SharedWrites(NO_BLOCKS, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
+
+
+def must_copy(sources: Integers, references: Integers) -> Ids:
     """Positions in `sources` (blocks about to be written, in turn) of those that somebody else still holds by then.
 
     Each request that copies gives its reference to the source up, so the last holder of a block writes into it.
     """
     earlier = np.tril(sources[:, None] == sources[None, :], -1).sum(axis=1)
-    return np.flatnonzero(references - earlier >= 2).astype(np.int32)
+    copied: Ids = (references - earlier >= 2).nonzero()[0]
+    return copied
 
 
-class PendingCopies:
-    """Block copies that the compute has to make before it writes."""
+class CopyOnWrite:
+    """Shared blocks on their way to being somebody's own."""
 
-    def __init__(self, ledger: Ledger, pins: PinTable) -> None:
-        self._pins = pins
-        stats = ledger.stats
+    def __init__(
+        self, ledger: Ledger, pool: BlockPool, tables: BlockTables, pins: PinTable, faults: FaultPlan | None
+    ) -> None:
+        self._ledger, self._slots, self._blocks = ledger, ledger.slots, ledger.blocks
+        self._pool, self._tables, self._pins, self._faults = pool, tables, pins, faults
+        stats, group = ledger.stats, ledger.limits.groups[0]
+        self._size, self._block_bytes = group.block_size_tokens, group.block_bytes
         self._values = stats.values
         self._copies, self._bytes = stats.counter("cow_copies_total"), stats.counter("cow_bytes_total")
-        self._block_bytes = ledger.limits.groups[0].block_bytes
         self._clear()
 
     def _clear(self) -> None:
         self._sources = self._targets = self._entries = np.empty(0, np.int32)
 
-    def add(self, sources: Integers, targets: Integers, holders: U64) -> None:
-        """Copy each source to its target, on behalf of the request with that serial."""
+    # -- before a write -------------------------------------------------------------------------------------------
+
+    def shared_writes(self, slots: Integers, tokens_after: Integers) -> SharedWrites:
+        """The writes into shared blocks if each slot grows to its tokens_after."""
+        computed = self._slots.computed_tokens[slots]
+        rows = ((self._slots.own_from_token[slots] > computed) & (tokens_after > computed)).nonzero()[0]
+        if len(rows) == 0:
+            return _NONE
+        at, indexes = slots[rows].astype(np.intp), computed[rows] // self._size
+        return SharedWrites(rows, at, indexes, self._tables.entries(at, indexes))
+
+    def copied(self, writes: SharedWrites) -> Ids:
+        """Which of the writes need a copy."""
+        if len(writes) == 0:
+            return NO_BLOCKS
+        return must_copy(writes.sources, self._blocks.ref_count[writes.sources])
+
+    def made(self, writes: SharedWrites, copied: Ids) -> Ids:
+        """Which of the copies needed are made: all of them, but for a fault."""
+        if self._faults is None:
+            return copied
+        missed = self._faults.strikes(FaultKind.MISSING_COPY_ON_WRITE, writes.sources[copied], self._ledger.now_ns)
+        return copied if missed is None else np.delete(copied, missed)
+
+    def own(self, writes: SharedWrites, copied: Ids, targets: Ids) -> None:
+        """Let the slots write: into `targets` where the shared block is to be copied, else into the block itself."""
+        if len(copied):
+            self._replace(writes.slots[copied], writes.indexes[copied], writes.sources[copied], targets)
+        self._slots.changed_seq[writes.slots] = self._ledger.seq
+        self._slots.own_from_token[writes.slots] = self._slots.computed_tokens[writes.slots]
+
+    def _replace(self, slots: Ids, indexes: Integers, sources: Integers, targets: Ids) -> None:
+        self._ledger.stamp(sources)
+        # A live request's block-seconds must not jump: what it has had of the source leaves its base, not its sum.
+        self._slots.share_base[slots] -= self._pool.clocks.read(sources)
+        self._blocks.filled_tokens[targets] = self._slots.computed_tokens[slots] % self._size
+        self._note(sources, targets, slots)
+        self._tables.replace(slots, indexes, targets)
+        self._pool.release(sources)
+
+    def _note(self, sources: Integers, targets: Ids, slots: Ids) -> None:
+        holders = self._slots.serial[slots]
         entries = self._pins.add(sources, PinKind.COPY_ON_WRITE, holders, lease_ns=COPY_LEASE_NS)
         self._sources = np.concatenate((self._sources, sources.astype(np.int32)))
         self._targets = np.concatenate((self._targets, targets.astype(np.int32)))
         self._entries = np.concatenate((self._entries, entries))
         self._values[self._copies] += len(sources)
         self._values[self._bytes] += len(sources) * self._block_bytes
+
+    # -- pending copies -------------------------------------------------------------------------------------------
+
+    def pending(self) -> tuple[I32, I32]:
+        """(sources, targets) of the copies to make now."""
+        return self._sources, self._targets
 
     def forget(self, targets: Integers) -> None:
         """The blocks are given back before anything was copied into them."""
@@ -57,10 +134,6 @@ class PendingCopies:
         self._pins.drop(self._entries[gone])
         self._sources, self._targets = self._sources[~gone], self._targets[~gone]
         self._entries = self._entries[~gone]
-
-    def pending(self) -> tuple[I32, I32]:
-        """(sources, targets) of the copies to make now."""
-        return self._sources, self._targets
 
     def done(self) -> None:
         """The copies have been made: their sources are no longer needed for it."""

@@ -13,7 +13,7 @@ from kvledger.views import I32
 from kvledger.words import ReleaseCause
 from kvledger.writer import Ledger
 from kvledger_engine.chains import NO_BLOCKS, PrefixChains, TokenStore
-from kvledger_engine.copies import PendingCopies, must_copy
+from kvledger_engine.copies import CopyOnWrite
 from kvledger_engine.errors import BadConfig, NotEnoughBlocks
 from kvledger_engine.evict import Ids
 from kvledger_engine.faults import FaultKind, FaultPlan
@@ -47,7 +47,7 @@ class KvCache:
         self.pins = PinTable(ledger, self.pool)
         self._tables = BlockTables(ledger)
         self._chains = PrefixChains(ledger, index, seed=hash_seed, key_bits=key_bits, trusting=faults is None)
-        self._copies = PendingCopies(ledger, self.pins)
+        self._copies = CopyOnWrite(ledger, self.pool, self._tables, self.pins, faults)
         self._metering = Metering(ledger)
 
     # -- admission ------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class KvCache:
         self.pool.share(hits, int(slots.tenant[slot]))
         self._chains.begin(slot, hits, tokens, salt)
         slots.computed_tokens[slot] = slots.own_from_token[slot] = len(hits) * self._size
-        slots.share_base[slot] = self.pool.share_clocks(hits).sum()
+        slots.share_base[slot] = self.pool.clocks.read(hits).sum()
         self._metering.attached(slot)
 
     # -- growth ---------------------------------------------------------------------------------------------------
@@ -97,23 +97,14 @@ class KvCache:
         An upper bound: when all holders of a block grow in one call, the last of them needs no copy.
         """
         needed = self._missing(slots, tokens_after)
-        rows, _, sources = self._shared_writes(slots, tokens_after)
-        if len(rows):
-            needed[rows] += self._blocks.ref_count[sources] >= 2
+        writes = self._copies.shared_writes(slots, tokens_after)
+        if len(writes):
+            needed[writes.rows] += self._blocks.ref_count[writes.sources] >= 2
         return needed
 
     def _missing(self, slots: Integers, tokens_after: Integers) -> I32:
         missing: Integers = (tokens_after + (self._size - 1)) // self._size - self._tables.lengths(slots)
         return np.maximum(missing, 0, dtype=np.int32, casting="same_kind")
-
-    def _shared_writes(self, slots: Integers, tokens_after: Integers) -> tuple[Ids, Integers, Integers]:
-        """Rows whose next token falls before own_from_token; table position and block of that write."""
-        computed = self._slots.computed_tokens[slots]
-        rows = ((self._slots.own_from_token[slots] > computed) & (tokens_after > computed)).nonzero()[0]
-        if len(rows) == 0:
-            return NO_BLOCKS, NO_BLOCKS, NO_BLOCKS
-        indexes = computed[rows] // self._size
-        return rows, indexes, self._tables.entries(slots[rows], indexes)
 
     def grow(self, slots: Integers, tokens_after: Integers) -> None:
         """Take blocks so that each of the distinct slots can hold its tokens_after tokens.
@@ -123,23 +114,21 @@ class KvCache:
         """
         slots = slots.astype(np.intp)
         missing = self._missing(slots, tokens_after)
-        writers, indexes, sources = self._shared_writes(slots, tokens_after)
+        writes = self._copies.shared_writes(slots, tokens_after)
         grown = missing.nonzero()[0]
-        if len(grown) == 0 and len(writers) == 0:
+        if len(grown) == 0 and len(writes) == 0:
             return
-        copied = self._must_copy(sources)
+        copied = self._copies.copied(writes)
         growing, counts = slots[grown], missing[grown]
         self.pool.check(int(counts.sum()) + len(copied))
         room = self._tables.check(growing, counts)
-        writing = slots[writers]
-        blocks = self._take(np.concatenate((growing.repeat(counts), writing[copied])))
+        copied = self._copies.made(writes, copied)
+        blocks = self._take(np.concatenate((growing.repeat(counts), writes.slots[copied])))
         further = len(blocks) - len(copied)
-        if len(grown):
-            self._attach(growing, counts, blocks[:further], room)
-        if len(writers):
+        self._attach(growing, counts, blocks[:further], room)
+        if len(writes):
             with self._metering.sharing():
-                self._copy(writing[copied], indexes[copied], sources[copied], blocks[further:])
-                self._own(writing)
+                self._copies.own(writes, copied, blocks[further:])
 
     def _take(self, slots: Ids) -> Ids:
         """One block for the request in each of `slots`."""
@@ -148,41 +137,13 @@ class KvCache:
         with self._metering.allocation():
             return self.pool.take(self._slots.serial[slots], self._slots.tenant[slots]).astype(np.intp)
 
-    def _attach(self, slots: Ids, counts: Integers, blocks: Ids, room: Integers) -> None:
+    def _attach(self, slots: Ids, counts: Integers, blocks: Integers, room: Integers) -> None:
         if len(blocks) == 0:
             return
         self._tables.append(slots, counts, blocks, room)
         peaks = self._slots.peak_blocks
         peaks[slots] = np.maximum(peaks[slots], self._tables.lengths(slots))
         self._metering.first_blocks(slots)
-
-    # -- copy-on-write --------------------------------------------------------------------------------------------
-
-    def _must_copy(self, sources: Integers) -> Integers:
-        if len(sources) == 0:
-            return NO_BLOCKS
-        copied = must_copy(sources, self._blocks.ref_count[sources])
-        if self._faults is not None:
-            missed = self._faults.strikes(FaultKind.MISSING_COPY_ON_WRITE, sources[copied], self._ledger.now_ns)
-            copied = copied if missed is None else np.delete(copied, missed)
-        return copied
-
-    def _copy(self, slots: Ids, indexes: Integers, sources: Integers, targets: Ids) -> None:
-        """Put `targets` where the tables have `sources`, and note that their content has to be copied."""
-        if len(slots) == 0:
-            return
-        self._ledger.stamp(sources)
-        # A live request's block-seconds must not jump: what it has had of the source leaves its base, not its sum.
-        self._slots.share_base[slots] -= self.pool.share_clocks(sources)
-        self._blocks.filled_tokens[targets] = self._slots.computed_tokens[slots] % self._size
-        self._copies.add(sources, targets, self._slots.serial[slots])
-        self._tables.replace(slots, indexes, targets)
-        self.pool.release(sources)
-
-    def _own(self, slots: Ids) -> None:
-        """From the next token on the blocks of these slots are theirs alone."""
-        self._slots.changed_seq[slots] = self._ledger.seq
-        self._slots.own_from_token[slots] = self._slots.computed_tokens[slots]
 
     def take_copies(self) -> tuple[I32, I32]:
         """(sources, targets) of block copies to be made before this step writes; pinned until `copies_done`."""
@@ -209,7 +170,7 @@ class KvCache:
             self.pool.share(blocks)
             slots.computed_tokens[target] = computed
             slots.own_from_token[[source, target]] = len(blocks) * self._size
-            slots.share_base[target] = self.pool.share_clocks(blocks).sum()
+            slots.share_base[target] = self.pool.clocks.read(blocks).sum()
             self._chains.fork(source, target)
             self._metering.attached(target)
         self._attach(at, count, blocks, room)
@@ -252,7 +213,7 @@ class KvCache:
         slots, blocks = self._slots, self._tables.blocks_of(slot)[::-1].astype(np.intp)
         self._ledger.stamp(blocks)
         slots.changed_seq[slot] = self._ledger.seq
-        slots.block_seconds[slot] += self.pool.share_clocks(blocks).sum() - slots.share_base[slot]
+        slots.block_seconds[slot] += self.pool.clocks.read(blocks).sum() - slots.share_base[slot]
         slots.share_base[slot] = 0.0
         slots.computed_tokens[slot] = slots.own_from_token[slot] = 0
         self._metering.released(slot, blocks, cause)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
-from kvledger.views import F64, I32
+from kvledger.views import I32
 from kvledger.words import BlockState
 from kvledger.writer import Ledger
 from kvledger_engine.errors import NotEnoughBlocks
@@ -20,19 +20,20 @@ from kvledger_engine.evict import EvictionOrder, Ids
 from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.prefix import PrefixIndex
 from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.shareclocks import ShareClocks
 
 _FREE = CONTROL_INDEX["free_count"]
-_NS_PER_SECOND = 1e9
 
 
 class BlockPool:
-    """Free, cached and active blocks of one ledger, and the moves between them."""
+    """Free, cached and active blocks of one ledger, and the moves between them. `clocks` split a block's seconds."""
 
     def __init__(self, ledger: Ledger, index: PrefixIndex, faults: FaultPlan | None = None) -> None:
         self._ledger, self._blocks, self._list, self._control = ledger, ledger.blocks, ledger.free.list, ledger.control
         self._index, self._faults, self._order = index, faults, EvictionOrder(ledger)
+        self.clocks = ShareClocks(ledger)
         stats = ledger.stats
-        self._values, self._columns = stats.values, stats.plan.columns
+        self._values, self._charged = stats.values, stats.tenant_blocks
         self._free_gauge, self._cached_gauge = stats.gauge("free_blocks"), stats.gauge("cached_blocks")
         self._active_gauge = stats.gauge("active_blocks")
         self._evictions, self._failures = stats.counter("evictions_total"), stats.counter("allocation_failures_total")
@@ -78,13 +79,13 @@ class BlockPool:
         if len(blocks) < count:
             blocks = np.concatenate((blocks, self._evict(count - len(blocks))))
         old = self._blocks.ref_count[blocks]
-        assert self._faults is not None or not old.any(), "a free block had references"
         self._assign(blocks, owners, tenants, group)
-        # A count that a fault has brought below zero stays short by as much: taking a block heals nothing.
-        self._blocks.ref_count[blocks] = left = np.minimum(old, 0) + 1
-        activated = (old < 1) & (left >= 1)
-        self._charge(tenants[activated], 1)
-        self._count_active(int(np.count_nonzero(activated)))
+        if old.any():
+            tenants = self._reference_again(blocks, old, tenants)
+        else:
+            self._blocks.ref_count[blocks] = 1
+        self._charge(tenants, 1)
+        self._count_active(len(tenants))
         return blocks.astype(np.int32)
 
     def _pop_free(self, count: int) -> Ids:
@@ -104,7 +105,7 @@ class BlockPool:
         blocks, now = self._blocks, self._ledger.now_ns
         blocks.owner[ids], blocks.tenant[ids], blocks.group[ids] = owners, tenants, group
         blocks.filled_tokens[ids], blocks.allocated_ns[ids] = 0, now
-        blocks.share_clock[ids], blocks.share_since_ns[ids] = 0.0, now
+        self.clocks.start(ids)
         blocks.state[ids] = BlockState.ACTIVE
 
     # -- references -----------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class BlockPool:
         self._ledger.stamp(ids)
         old = self._blocks.ref_count[ids]
         assert self._faults is not None or (self._blocks.state[ids] != BlockState.FREE).all(), "a free block was shared"
-        self._advance_share_clocks(ids, old)
+        self.clocks.advance(ids, old)
         self._blocks.ref_count[ids] = old + times
         cached = ids[self._blocks.evict_ticket[ids] >= 0]
         if len(cached):
@@ -148,11 +149,12 @@ class BlockPool:
         self._ledger.stamp(ids)
         old = self._blocks.ref_count[ids]
         left = old - times
-        assert self._faults is not None or (left >= 0).all(), "a reference was released that nobody held"
-        self._advance_share_clocks(ids, old)
+        assert self._faults is not None or left.min(initial=0) >= 0, "a reference was released that nobody held"
+        self.clocks.advance(ids, old)
         self._blocks.ref_count[ids] = left
-        ended = left <= 0
-        if ended.any():
+        if not left.any():
+            self._retire(ids, ids)
+        elif (ended := left <= 0).any():
             self._retire(ids[ended], ids[ended & (old > 0)])
 
     def _retire(self, ids: Ids, deactivated: Ids) -> None:
@@ -160,11 +162,12 @@ class BlockPool:
         indexed = self._blocks.index_slot[ids] >= 0
         if self._faults is not None:
             indexed &= self._blocks.evict_ticket[ids] < 0  # cached while held: only a fault can bring that about
-        kept, free = ids[indexed], ids[~indexed]
-        self._blocks.state[kept] = BlockState.CACHED
-        self._blocks.state[free] = BlockState.FREE
-        self._order.append(kept)
-        self._push_free(free if self._faults is None else self._misplace(free))
+        if indexed.any():
+            kept, ids = ids[indexed], ids[~indexed]
+            self._blocks.state[kept] = BlockState.CACHED
+            self._order.append(kept)
+        self._blocks.state[ids] = BlockState.FREE
+        self._push_free(ids if self._faults is None else self._misplace(ids))
         self._charge(self._blocks.tenant[deactivated], -1)
         self._count_active(-len(deactivated))
 
@@ -188,25 +191,12 @@ class BlockPool:
         by_last = np.argsort(-from_the_end)
         return unique[by_last], times[by_last].astype(np.int32)
 
-    # -- clocks and counts ----------------------------------------------------------------------------------------
-
-    def share_clocks(self, blocks: Integers) -> F64:
-        """Seconds of the blocks' share clocks now: the integral of 1/ref_count since they were allocated."""
-        ids = blocks.astype(np.intp)
-        refs = self._blocks.ref_count[ids]
-        elapsed = (self._ledger.now_ns - self._blocks.share_since_ns[ids]) / _NS_PER_SECOND
-        clocks: F64 = self._blocks.share_clock[ids] + elapsed * (refs > 0) / np.maximum(refs, 1)
-        return clocks
-
-    def _advance_share_clocks(self, ids: Ids, old: I32) -> None:
-        now = self._ledger.now_ns
-        elapsed = (now - self._blocks.share_since_ns[ids]) / _NS_PER_SECOND
-        self._blocks.share_clock[ids] += elapsed * (old > 0) / np.maximum(old, 1)
-        self._blocks.share_since_ns[ids] = now
+    # -- counts ---------------------------------------------------------------------------------------------------
 
     def _charge(self, tenants: NDArray[Any], sign: int) -> None:
         self._ledger.advance_block_seconds()
-        self._ledger.stats.tenant_blocks += sign * np.bincount(tenants, minlength=self._columns)
+        charged = np.bincount(tenants, minlength=len(self._charged))
+        self._charged += charged if sign > 0 else -charged
 
     def _count_active(self, change: int) -> None:
         values = self._values
@@ -215,6 +205,16 @@ class BlockPool:
         values[self._cached_gauge] = self.cached_blocks
 
     # -- drills ---------------------------------------------------------------------------------------------------
+
+    def _reference_again(self, blocks: Ids, old: I32, tenants: NDArray[np.int16]) -> NDArray[np.int16]:
+        """Blocks that should have had no reference get one. A count below zero stays short: taking heals no fault.
+
+        Returns the tenants of those that are active now and were not.
+        """
+        assert self._faults is not None, "a free block had references"
+        left = np.minimum(old, 0) + 1
+        self._blocks.ref_count[blocks] = left
+        return tenants[(old < 1) & (left >= 1)]
 
     def _lose_decrement(self, ids: Ids, times: int | Integers) -> tuple[Ids, int | Integers]:
         assert self._faults is not None

@@ -1,8 +1,8 @@
 """Salted 64-bit keys of prefixes, as pure functions of token arrays. Owns the arithmetic, no state.
 
-The key of a prefix mixes (a) the sum modulo 2^64 of a mix of each (token, position), so that a sequence that grows adds
-only its new tokens, (b) the request's salt and (c) the number of blocks. The seed, random per ledger, keeps anybody who
-reads a ledger from testing guessed prompts against its keys.
+The key of a prefix mixes (a) the sum modulo 2^64 of a mix of each (token, position, seed), so that a sequence that
+grows adds only its new tokens, (b) the request's salt and (c) the number of blocks. The seed, random per ledger, keeps
+anybody who reads a ledger from testing guessed prompts against its keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 U64 = NDArray[np.uint64]
 Integers = NDArray[np.signedinteger[Any]]
 
-_TOKEN, _POSITION, _BLOCK = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03), np.uint64(0xA24BAED4963EE407)
+# Odd, so that no bit is lost: the golden ratio and constants of other splitmix variants.
+_TOKEN, _POSITION = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_BLOCK, _SALT = np.uint64(0xA24BAED4963EE407), np.uint64(0x9FB21C651E98DF25)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
@@ -46,12 +48,13 @@ def block_sums(tokens: Integers, positions: Integers, seed: int) -> U64:
     return np.asarray(mix(pairs).sum(axis=1, dtype=np.uint64))
 
 
-def prefix_keys(sums: U64, salts: U64, indexes: Integers, seed: int, bits: int) -> U64:
+def prefix_keys(sums: U64, salts: U64, indexes: Integers, bits: int) -> U64:
     """Keys of prefixes ending in block `indexes` whose blocks sum to `sums`; `bits` < 64 forces collisions. Never 0."""
-    salted = mix(salts ^ np.uint64(seed))
-    salted += indexes.astype(np.uint64) * _BLOCK
-    salted ^= sums
-    keys = mix(salted)
+    keys = indexes.astype(np.uint64)
+    keys *= _BLOCK
+    keys += salts * _SALT
+    keys += sums
+    mix(keys)
     if bits < 64:
         keys &= np.uint64((1 << bits) - 1)
     keys[keys == 0] = 1

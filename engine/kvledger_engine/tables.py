@@ -96,8 +96,8 @@ class BlockTables:
 
     def check(self, slots: Integers, counts: Integers) -> Integers:
         """Chunks each slot's table needs to grow by its count. Raises `ArenaFull`, counted as an overflow."""
-        length, width = self._length[slots], self._width
-        needed: Integers = (length + counts + (width - 1)) // width - (length + (width - 1)) // width
+        beyond = counts - -self._length[slots] % self._width  # what the last chunk has no room for
+        needed: Integers = np.maximum(beyond + (self._width - 1), 0) // self._width
         total, available = int(needed.sum()), int(self._control[_FREE_CHUNKS])
         if total > available:
             self._ledger.overflow()

@@ -12,16 +12,7 @@ from kvledger.words import FindingKind, ReleaseCause
 from kvledger_engine.errors import NotEnoughBlocks
 from kvledger_engine.faults import FaultKind, FaultPlan
 from tests.engine.cachekit import MAX_TOKENS, Kit, small_limits
-
-SHOWN_AS = {
-    FaultKind.SKIPPED_FREE: {FindingKind.EXCESS_REFERENCE},
-    FaultKind.LOST_DECREF: {FindingKind.EXCESS_REFERENCE},
-    FaultKind.DOUBLE_FREE: {FindingKind.DOUBLE_LISTED, FindingKind.MISSING_REFERENCE},
-    FaultKind.FREE_LIST_LOSS: {FindingKind.LOST_BLOCK},
-    FaultKind.FREE_LIST_DUPLICATE: {FindingKind.DOUBLE_LISTED, FindingKind.MISSING_REFERENCE},
-    FaultKind.MISSING_COPY_ON_WRITE: {FindingKind.SHARED_WRITE},
-    FaultKind.STALE_PREFIX_ENTRY: {FindingKind.STALE_INDEX_ENTRY},
-}
+from tests.reliability.promises import promised_findings
 
 
 def test_a_fault_happens_once_at_its_opportunity_and_says_where_and_when() -> None:
@@ -112,7 +103,7 @@ def test_a_fault_shows_from_then_on_whatever_comes_after(kind: FaultKind) -> Non
         for _ in range(100):
             storm.operation()
             if plan.fired:
-                assert storm.findings() & SHOWN_AS[kind], f"seed {seed} hides it"
+                assert storm.findings() & promised_findings()[kind.value], f"seed {seed} hides it"
         fired += plan.fired
     assert fired >= 6
 

@@ -23,7 +23,7 @@ def keys_of(tokens: list[int], salt: int, *, seed: int = 1, bits: int = 64) -> l
     rows = np.array(tokens, np.int32).reshape(-1, SIZE)
     positions = np.arange(rows.size).reshape(rows.shape)
     sums = block_sums(rows, positions, seed).cumsum(dtype=np.uint64)
-    keys = prefix_keys(sums, np.full(len(rows), salt, np.uint64), np.arange(len(rows)), seed, bits)
+    keys = prefix_keys(sums, np.full(len(rows), salt, np.uint64), np.arange(len(rows)), bits)
     return [int(key) for key in keys]
 
 
