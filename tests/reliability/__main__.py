@@ -6,14 +6,10 @@ Exits 1 when any run of any drill failed. `--scale 0.1` runs a tenth and writes 
 from __future__ import annotations
 
 import argparse
-import multiprocessing as mp
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,19 +17,18 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from kvledger_engine.faults import FaultKind
-from tests.reliability.clean import CleanResult, run_clean
-from tests.reliability.faults import FaultResult, run_fault
+from tests.reliability.clean import CleanResult
+from tests.reliability.faults import FaultResult
 from tests.reliability.kills import run_kills
 from tests.reliability.report import Drills, TestDrills, write_report
 from tests.reliability.stops import run_stops
-from tests.reliability.virtual import virtual_engine
+from tests.reliability.workers import Job, ledgers, run_jobs
 
 FAULT_SEEDS, CLEAN_SEEDS, ENGINE_KILLS, AGENT_KILLS, STOP_ROUNDS = 200, 190, 100, 100, 10
 WORKERS = 2
 DRILLS = ("faults", "clean", "stops", "kills", "tests")
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs" / "reliability.md"
-Job = tuple[str, int]
 Result = TypeVar("Result", FaultResult, CleanResult)
 
 
@@ -94,32 +89,13 @@ def _ticker(progress: Progress, task: TaskID) -> Callable[[], None]:
     return lambda: progress.advance(task)
 
 
-@contextmanager
-def ledgers() -> Iterator[Path]:
-    """A directory on tmpfs for one run, gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-drill-", dir="/dev/shm"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
-
-
 def _virtual(jobs: Sequence[Job], progress: Progress, name: str, kind: type[Result]) -> Iterator[Result]:
     """Results of runs on virtual engines, in the order of the jobs, a few at a time."""
     task = progress.add_task(name, total=len(jobs))
-    with mp.get_context("spawn").Pool(WORKERS) as pool:
-        for result in pool.imap(_one, jobs, chunksize=5):
-            assert isinstance(result, kind)
-            progress.advance(task)
-            yield result
-
-
-def _one(job: Job) -> FaultResult | CleanResult:
-    name, seed = job
-    with ledgers() as directory, virtual_engine() as engine:
-        if name == "clean":
-            return run_clean(engine, seed, directory)
-        return run_fault(engine, FaultKind(name), seed, directory)
+    for result in run_jobs(jobs, workers=WORKERS):
+        assert isinstance(result, kind)
+        progress.advance(task)
+        yield result
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.reliability.faults import INTERVAL_SECONDS, findings_of
 from tests.reliability.pages import Page, samples_of
 from tests.reliability.virtual import EngineHandle, VirtualRun
 
-STORM_SECONDS = 25.0
+STORM_SECONDS = 20.0
 LONGEST_DRAIN_SECONDS = 120
 
 
@@ -47,9 +47,10 @@ def run_clean(engine: EngineHandle, seed: int, directory: Path) -> CleanResult:
             agent.sample_once()
             samples += 1
             found += [f.kind.word for f in findings_of(agent)]
-            page = samples_of(agent.metrics_text())
+            page = samples_of(agent.metrics_text(), "kvledger_invariant_violations")
             violations += sum(abs(value) for _, value in page["kvledger_invariant_violations"])
             drained = samples > STORM_SECONDS and not progress.has_work
+        page = samples_of(agent.metrics_text())
     finally:
         agent.close()
         engine.close()

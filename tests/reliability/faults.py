@@ -52,7 +52,7 @@ def fault_run(kind: FaultKind, seed: int, directory: Path) -> VirtualRun:
         seed=seed,
         storm_seconds=STORM_SECONDS,
         fault=kind.value,
-        fault_after=rng.randint(1, 8 if shared_write else 12),
+        fault_after=rng.randint(0, 6),
         capacity_blocks=1600 if shared_write else 160,
         shape=LONG_FORKS if shared_write else StormShape(),
     )
@@ -98,7 +98,7 @@ def _watch(kind: FaultKind, seed: int, agent: Agent, seconds: Iterator[Progress]
 
 def shown_kinds(agent: Agent) -> tuple[str, ...]:
     """The kinds of finding on the agent's `/metrics` page right now."""
-    page = samples_of(agent.metrics_text())
+    page = samples_of(agent.metrics_text(), "kvledger_findings")
     return tuple(sorted(labels["kind"] for labels, value in page.get("kvledger_findings", []) if value > 0))
 
 

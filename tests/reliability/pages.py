@@ -9,9 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 Page = dict[str, list[tuple[Mapping[str, str], float]]]
 
 
-def samples_of(text: str) -> Page:
-    """Sample name -> (labels, value) pairs."""
+def samples_of(text: str, *names: str) -> Page:
+    """Sample name -> (labels, value) pairs; of some families only, if any are named, which is much faster."""
     page: Page = {}
+    if names:
+        text = "".join(line for line in text.splitlines(keepends=True) if line.startswith(names))
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             page.setdefault(sample.name, []).append((sample.labels, sample.value))
