@@ -55,6 +55,15 @@ class Sections:
             self.source.read_into(section.offset + start * row_bytes, target)
         return target.view(section.dtype).reshape(shape)
 
+    def refresh(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """A whole section, of which only rows [start, stop) are read now: the others hold anything. Borrowed."""
+        section = self.head.sections[name]
+        row_bytes = section.nbytes // section.shape[0]
+        target = self._buffers.take(name, section.nbytes)
+        if stop > start:
+            self.source.read_into(section.offset + start * row_bytes, target[start * row_bytes : stop * row_bytes])
+        return target.view(section.dtype).reshape(section.shape)
+
     def values(self, name: str, rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """Some rows of a 1-D section, a copy. One by one if they are few, out of the whole section if not."""
         if len(rows) > FEW_ROWS:

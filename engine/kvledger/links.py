@@ -6,8 +6,9 @@ changed since the last audit are followed, and a rolling share of the rest, agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from kvledger.views import I32, I64, U64
 from kvledger.words import BlockState
 
 AUDITS_PER_ROUND = 32
+AUDITS_PER_KEYS = 4  # a share of the keys is compared in every fourth audit: that needs two more large sections
 WHOLE_UP_TO = 1 << 15  # blocks (or index slots) that every audit follows in any case
 PIECE = 1 << 15  # elements looked at together: what is copied and computed stays in the processor's cache
 
@@ -44,7 +46,8 @@ class LinkCheck:
     A block whose stamp is at most the last audit's `published_seq` was stable then and has not changed since, nor has
     any pointer to it: what was said of it then still holds. An index entry that names a changed block was either there
     at the last audit, and then the block named it, or was wrong already; or it is new: a wrong one that its block
-    never named is found when its part of the index has its turn. What is wrong is looked at every time.
+    never named is found when its part of the index has its turn. What is wrong is looked at every time. Of a block
+    that moved during an audit, what it named before is kept, in case it let go of it just then.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,8 @@ class LinkCheck:
     ) -> Links:
         """Compare now. `control` was read before all else, `state` and `index_slot` are sections of this audit."""
         damage: list[str] = []
-        due, evictable, listed, tickets = self._blocks(sections)
+        published = control["published_seq"]
+        due, moving, evictable, listed, tickets = self._blocks(sections, published)
         unlisted = listed[~_borne_out(sections, control, listed, tickets, damage)]
         evictable[unlisted] = False
         entries: I32 = sections.read("index.block")
@@ -69,17 +73,14 @@ class LinkCheck:
         blocks = np.flatnonzero(due)
         denied = blocks[~_answered(entries, index_slot[blocks], blocks)]
         stale = self._stale_entries(sections, entries, state, index_slot, blocks)
-        self._remember(control["published_seq"], index_slot, np.concatenate([unlisted, denied]), stale)
-        named = np.concatenate([denied, entries[stale]]).astype(np.int32)
-        return Links(evictable, named, int(np.count_nonzero(entries >= 0)), tuple(damage))
-
-    def _remember(self, published: int, index_slot: I32, blocks: NDArray[np.integer[Any]], entries: I64) -> None:
+        self._wrong_blocks, self._wrong_entries = np.concatenate([unlisted, denied]), stale
         self._published, self._round = published, self._round + 1
-        self._wrong_blocks, self._wrong_entries = blocks, entries
         if self._index_slot is None:
             self._index_slot = index_slot.copy()
         else:
-            self._index_slot[:] = index_slot
+            np.copyto(self._index_slot, index_slot, where=~moving)
+        named = np.concatenate([denied, entries[stale]]).astype(np.int32)
+        return Links(evictable, named, int(np.count_nonzero(entries >= 0)), tuple(damage))
 
     def _stale_entries(
         self, sections: Sections, entries: I32, state: NDArray[np.uint8], index_slot: I32, blocks: I64
@@ -88,57 +89,78 @@ class LinkCheck:
 
         Looked at: this audit's share of the index, what was wrong last time, and what due `blocks` named last time.
         """
-        share = self._share(len(entries))
-        known = self._wrong_entries[(self._wrong_entries < share.start) | (self._wrong_entries >= share.stop)]
-        slots = np.concatenate([np.arange(share.start, share.stop), known])
-        named = entries[slots]
-        inside = (named >= 0) & (named < len(state))
-        slots, named = slots[inside], named[inside]
-        hashes, keys = sections.read("block.prefix_hash"), self._keys(sections, share, slots)
-        wrong = (index_slot[named] != slots) | (hashes[named] != keys) | (state[named] == int(BlockState.FREE))
-        stale: I64 = slots[wrong]
-        if self._index_slot is None:
-            return stale
-        before = self._index_slot[blocks]
-        left = (before >= 0) & (before < len(entries)) & (before != index_slot[blocks])
-        still = before[left][entries[before[left]] == blocks[left]]
-        stale = np.union1d(stale, still)
+        known = self._wrong_entries
+        share = _pieces(self._share(len(entries), self._round))
+        found = [_unanswered(entries, slots, state, index_slot) for slots in (known, *share)]
+        found += self._of_another_key(sections, entries, known)
+        if self._index_slot is not None:
+            before = self._index_slot[blocks]
+            left = (before >= 0) & (before < len(entries)) & (before != index_slot[blocks])
+            found.append(before[left][entries[before[left]] == blocks[left]].astype(np.int64))
+        stale: I64 = np.unique(np.concatenate(found))
         return stale
 
-    @staticmethod
-    def _keys(sections: Sections, share: slice, slots: I64) -> U64:
-        """Keys of index slots, of which most lie in `share`."""
-        here = (slots >= share.start) & (slots < share.stop)
-        keys = np.empty(len(slots), np.uint64)
-        keys[here] = sections.read("index.key", share.stop - share.start, start=share.start)[slots[here] - share.start]
-        keys[~here] = sections.values("index.key", slots[~here])
-        return keys
+    def _of_another_key(self, sections: Sections, entries: I32, known: I64) -> Iterator[I64]:
+        """Index slots with another key than the block they name: those known, and now and then a share of the rest."""
+        capacity = sections.head.sections["block.prefix_hash"].shape[0]
+        hash_of = partial(sections.values, "block.prefix_hash")
+        yield _other(entries, known, sections.values("index.key", known), capacity, hash_of)
+        if self._round % AUDITS_PER_KEYS == 0:
+            hashes = sections.read("block.prefix_hash")
+            for slots in _pieces(self._share(len(entries), self._round // AUDITS_PER_KEYS)):
+                keys = sections.read("index.key", len(slots), start=int(slots[0]), buffer="piece")
+                yield _other(entries, slots, keys, capacity, hashes.__getitem__)
 
-    def _blocks(self, sections: Sections) -> tuple[Mask, Mask, I32, I64]:
-        """(blocks that are due, blocks with an eviction ticket, due blocks with a ticket, their tickets)."""
+    def _blocks(self, sections: Sections, published: int) -> tuple[Mask, Mask, Mask, I32, I64]:
+        """(blocks due, blocks moving, blocks with an eviction ticket, due blocks with a ticket, their tickets)."""
         capacity = sections.head.sections["block.state"].shape[0]
-        due, ticketed = np.zeros(capacity, np.bool_), np.empty(capacity, np.bool_)
-        due[self._share(capacity)] = True
+        due, moving, ticketed = np.zeros(capacity, np.bool_), *np.empty((2, capacity), np.bool_)
+        due[self._share(capacity, self._round)] = True
         due[self._wrong_blocks] = True
         listed, tickets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for start in range(0, capacity, PIECE):
             part = slice(start, min(start + PIECE, capacity))
             rows = part.stop - start
-            due[part] |= sections.read("block.changed_seq", rows, start=start, buffer="piece") > max(self._published, 0)
+            stamps = sections.read("block.changed_seq", rows, start=start, buffer="piece")
+            due[part] |= stamps > max(self._published, 0)
+            np.greater(stamps, max(published, 0), out=moving[part])
             ticket = sections.read("block.evict_ticket", rows, start=start, buffer="piece")
             np.greater_equal(ticket, 0, out=ticketed[part])
             here = np.flatnonzero(due[part] & ticketed[part])
             listed.append(here + start)
             tickets.append(ticket[here])
-        return due, ticketed, np.concatenate(listed).astype(np.int32), np.concatenate(tickets)
+        return due, moving, ticketed, np.concatenate(listed).astype(np.int32), np.concatenate(tickets)
 
-    def _share(self, size: int) -> slice:
-        """The part of a section that is looked at in this audit whatever the stamps say."""
+    def _share(self, size: int, turn: int) -> slice:
+        """The part of a section whose turn it is, whatever the stamps say; all of it in the first audit."""
         if self._published < 0:
             return slice(0, size)
         length = max(-(-size // AUDITS_PER_ROUND), WHOLE_UP_TO)
-        first = length * (self._round % -(-size // length))
+        first = length * (turn % -(-size // length))
         return slice(first, min(first + length, size))
+
+
+def _pieces(share: slice) -> Iterator[I64]:
+    """The numbers of a share, in pieces."""
+    for start in range(share.start, share.stop, PIECE):
+        yield np.arange(start, min(start + PIECE, share.stop))
+
+
+def _unanswered(entries: I32, slots: I64, state: NDArray[np.uint8], index_slot: I32) -> I64:
+    """Those of some index slots that name a block which does not name them, or is free."""
+    named = entries[slots]
+    inside = (named >= 0) & (named < len(state))
+    slots, named = slots[inside], named[inside]
+    unanswered: I64 = slots[(index_slot[named] != slots) | (state[named] == int(BlockState.FREE))]
+    return unanswered
+
+
+def _other(entries: I32, slots: I64, keys: U64, capacity: int, hash_of: Callable[[I32], U64]) -> I64:
+    """Those of some index slots, with these keys, that name a block of another hash."""
+    named = entries[slots]
+    inside = (named >= 0) & (named < capacity)
+    other: I64 = slots[inside][hash_of(named[inside]) != keys[inside]]
+    return other
 
 
 def _answered(entries: I32, slots: I32, blocks: I64) -> Mask:

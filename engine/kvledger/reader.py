@@ -203,8 +203,12 @@ class Reader:
         return self._window("summaries", since)
 
     def _window(self, name: str, since: int) -> RingWindow:
-        head = self._control()[f"{name}_head"]
-        copy = self._sections.read(f"ring.{name}")
+        section, head = f"ring.{name}", max(self._control()[f"{name}_head"], 0)
+        size = self.head.sections[section].shape[0]
+        fresh = min(head - since if 0 <= since <= head else head, size)
+        first = (head - fresh) % size
+        copy = self._sections.refresh(section, first, min(first + fresh, size))
+        copy = self._sections.refresh(section, 0, max(first + fresh - size, 0))
         reserved = self._control()[f"{name}_reserved"]
         return ring.trusted(copy, since=since, head_before=head, reserved_after=reserved)
 

@@ -15,7 +15,7 @@ from kvledger.reader import Reader
 from kvledger.source import MemorySource
 from kvledger.words import FindingKind
 from kvledger.writer import Ledger
-from tests.ledger.test_reader import Rig
+from tests.ledger.test_reader import Interfering, Rig
 from tests.ledger.toy import Toy, toy_limits
 
 
@@ -121,7 +121,7 @@ class Large:
         return np.flatnonzero(self.ledger.blocks.evict_ticket >= 0).tolist()
 
     def rounds_until_named(self, kind: FindingKind, block: int) -> int:
-        for round_number in range(2 * links.AUDITS_PER_ROUND):
+        for round_number in range(2 * links.AUDITS_PER_ROUND * links.AUDITS_PER_KEYS):
             if (kind, block) in {(s.kind, s.block) for s in suspects(self.reader.audit())}:
                 return round_number
         raise AssertionError(f"{kind} of block {block} was never named")
@@ -192,10 +192,12 @@ def test_a_change_that_nobody_stamped_is_named_within_a_round(large: Large) -> N
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0, "once found it is looked at every time"
 
 
-def test_another_key_is_named_within_a_round(large: Large) -> None:
-    block = large.cached[33]
+@pytest.mark.parametrize("nth", [0, 33, 100])
+def test_another_key_is_named_within_four_rounds(large: Large, nth: int) -> None:
+    block = large.cached[nth]
     large.ledger.index.key[large.ledger.blocks.index_slot[block]] = 1
-    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= links.AUDITS_PER_ROUND
+    within = large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block)
+    assert within <= links.AUDITS_PER_ROUND * links.AUDITS_PER_KEYS
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0
 
 
@@ -204,4 +206,22 @@ def test_an_entry_for_a_block_that_never_named_it_is_found_in_its_turn(large: La
     empty = int(np.flatnonzero(large.ledger.index.block == -1)[7])
     large.publish(lambda: large.toy.stamp(block), lambda: large.ledger.index.block.__setitem__(empty, block))
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= links.AUDITS_PER_ROUND
+    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0
+
+
+def test_an_entry_left_behind_while_an_audit_looked_is_named_by_the_next(large: Large) -> None:
+    block = large.cached[80]
+    source = Interfering(large.ledger)
+    large.reader = Reader.over(source)
+    assert suspects(large.reader.audit()) == []
+    left = [1]
+
+    def forget() -> None:
+        if left:
+            left.pop()
+            large.publish(lambda: _forget_entry(large, block))
+
+    source.before["block.index_slot"] = forget
+    large.reader.audit()
+    assert not left
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0
