@@ -114,7 +114,7 @@ class LedgerSource:
         return facts, findings
 
     def _judge(self, audit: Audit, sample: Sample, grace: Grace, final: bool) -> None:
-        found = suspects(audit, finishing_limit_seconds=grace.seconds, limit=MOST_SUSPECTS)
+        found = suspects(audit, limit=MOST_SUSPECTS)
         blocks = [suspect.block for suspect in found if suspect.block >= 0]
         known = self._leaks.blocks
         self._book.note(

@@ -172,7 +172,7 @@ def test_a_stopped_engine_makes_no_pin_overdue() -> None:
     assert not any(watch.look(second).findings for second in range(1, 40))
 
 
-def test_a_request_that_ended_and_keeps_its_blocks_is_finishing_overdue() -> None:
+def test_a_request_that_ended_and_keeps_its_blocks_for_half_a_minute_is_finishing_overdue() -> None:
     watch = ToyWatch()
     slot = watch.admit(3)
     serial = int(watch.toy.slots.serial[slot])
@@ -182,9 +182,9 @@ def test_a_request_that_ended_and_keeps_its_blocks_is_finishing_overdue() -> Non
     watch.toy.slots.finishing_ns[slot] = watch.ledger.now_ns
     watch.ledger.end()
 
-    observation = watch.looks(5)
+    assert watch.looks(30).findings == ()
+    finding = only(watch.looks(3))
 
-    finding = only(observation)
     assert finding.kind is FindingKind.FINISHING_OVERDUE
     assert finding.owner is not None
     assert finding.owner.serial == serial
