@@ -14,6 +14,7 @@ from tests.reliability.clean import run_clean
 from tests.reliability.faults import run_fault
 from tests.reliability.kills import run_kills
 from tests.reliability.promises import promised_findings
+from tests.reliability.stops import run_stops
 from tests.reliability.virtual import EngineHandle, virtual_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("tmpfs")]
@@ -60,7 +61,17 @@ def test_storms_without_a_fault_raise_no_finding_and_leave_nothing_held(engine: 
 @pytest.mark.timeout(900)
 @pytest.mark.needs("distribution")
 def test_whatever_is_killed_is_seen_dead_at_once_and_no_counter_goes_back(ledgers: Path) -> None:
-    result = run_kills(ledgers, rounds=10, agent_rounds=3, seed=1)
+    result = run_kills(ledgers, rounds=10, agent_rounds=5, seed=1)
     assert result.complaints == []
     assert result.passed
     assert result.kills_inside_publication == 5
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.needs("distribution")
+def test_a_stopped_engine_is_frozen_and_an_abandoned_idle_one_holds_nothing(ledgers: Path) -> None:
+    result = run_stops(ledgers, rounds=1)
+    assert result.complaints == []
+    assert result.passed
+    assert result.idle_aborts == 1
