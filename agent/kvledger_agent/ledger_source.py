@@ -26,6 +26,7 @@ from kvledger_agent.violations import ViolationTracker
 from kvledger_agent.window import Window
 
 MOST_SUSPECTS = 1 << 16
+KEPT_SUMMARIES = 1 << 13
 
 
 class LedgerSource:
@@ -37,7 +38,7 @@ class LedgerSource:
     def __init__(self, reader: Reader, *, price_per_hour: float | None = None) -> None:
         self.reader = reader
         self.identity = identity_of(reader.head)
-        self.events, self.summaries = Drain(reader.events), Drain(reader.summaries)
+        self.events, self.summaries = Drain(reader.events), Drain(reader.summaries, kept=KEPT_SUMMARIES)
         self._price_per_hour = price_per_hour
         self._clock, self._leaks, self._violations = GraceClock(), LeakTracker(), ViolationTracker()
         self._book, self._growth = FindingBook(reader.head.limits), Window()
