@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,38 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.needs("distribution
 ROOT = Path(__file__).parents[2]
 SECONDS = 20
 LONGEST_OVERTIME_SECONDS = 20
+STOP_SECONDS = 60
 
 
-def up(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def up(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`kvledger up` as a child; asked to stop, then killed, if a failing test leaves it running."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "kvledger_agent", "up", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.communicate(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
 
 
-def directories() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("kvledger-up-")}
+def announced(process: subprocess.Popen[str]) -> Path:
+    """Wait until everything is started; the directory of its ledgers, from the command it tells people to try."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("try"):
+            return Path(line.split()[-1])
+    raise AssertionError(f"it ended with {process.wait()} before it said what to try")
 
 
 def complaint(process: subprocess.Popen[str], err: str) -> str:
@@ -41,13 +61,13 @@ def complaint(process: subprocess.Popen[str], err: str) -> str:
 
 @pytest.fixture(scope="module")
 def run() -> tuple[dict[str, Any], float, str]:
-    """One run of `up --for`: its summary, how long the whole took, and what it left in /dev/shm."""
-    before = directories()
+    """One run of `up --for`: its summary, how long the whole took, and where its files were."""
     started = time.monotonic()
-    process = up("--for", str(SECONDS), "--json")
-    out, err = process.communicate(timeout=SECONDS + 60)
+    with up("--for", str(SECONDS), "--json") as process:
+        ledgers = announced(process)
+        out, err = process.communicate(timeout=SECONDS + 60)
     assert process.returncode == 0, complaint(process, err + out)
-    return json.loads(out), time.monotonic() - started, ", ".join(directories() - before)
+    return json.loads(out), time.monotonic() - started, str(ledgers.parent)
 
 
 def test_it_ends_by_itself_soon_after_the_time_it_was_given(run: tuple[dict[str, Any], float, str]) -> None:
@@ -87,41 +107,39 @@ def test_free_cached_and_active_add_up_to_the_capacity_in_every_sample(run: tupl
 
 
 def test_it_leaves_no_file_behind(run: tuple[dict[str, Any], float, str]) -> None:
-    _, _, left = run
-    assert left == ""
+    _, _, directory = run
+    assert directory.startswith("/dev/shm/kvledger-up-")
+    assert not Path(directory).exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_order_and_leaves_no_process_and_no_file(number: signal.Signals) -> None:
-    before = directories()
-    process = up("--json")
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("engine")
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) >= 3
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert json.loads(out)["active_blocks_after_drain"] == 0, complaint(process, err)
+    with up("--json") as process:
+        ledgers = announced(process)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 3
+        process.send_signal(number)
+        out, err = process.communicate(timeout=STOP_SECONDS)
+    assert out, complaint(process, err)
+    assert json.loads(out)["active_blocks_after_drain"] == 0
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
-    assert directories() == before
+    assert not ledgers.parent.exists()
 
 
 def test_killed_outright_it_takes_its_children_with_it() -> None:
-    process = up("--json")
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("engine")
-    directory = next(iter(directories()))
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(children, timeout=40)
+    with up("--json") as process:
+        ledgers = announced(process)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate()
+        _, alive = psutil.wait_procs(children, timeout=STOP_SECONDS)
+    shutil.rmtree(ledgers.parent)
     assert not alive
-    subprocess.run(["rm", "-r", f"/dev/shm/{directory}"], check=True)
 
 
 def test_a_senseless_duration_is_refused_with_the_value() -> None:
-    process = up("--for", "-3")
-    _, err = process.communicate(timeout=30)
+    with up("--for", "-3") as process:
+        _, err = process.communicate(timeout=STOP_SECONDS)
     assert process.returncode == 2
     assert "-3" in err

@@ -12,7 +12,7 @@ TRACE_VARIABLE = "KVLEDGER_TRACE"
 TRACE_PLACES = (Path("../shared/traces/azure_conv.csv"), Path("traces/azure_conv.csv"))
 ENGINE_PORT, AGENT_PORT = 8000, 9470
 ENDLESS_SECONDS = 365 * 86_400
-DRAIN_SECONDS = 8
+DRAIN_SECONDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
