@@ -18,6 +18,7 @@ MAX_BODY_BYTES = 32 << 20
 LONG_PROMPT_TOKENS = 1 << 20
 MAX_SEQUENCES = 128
 MAX_TENANT_BYTES = 64
+MAX_WHOLE = 1 << 53
 DEFAULT_MAX_TOKENS = 16
 DEFAULT_TENANT = "default"
 TENANT_HEADER, CLASS_HEADER, REQUEST_ID_HEADER = "X-Tenant", "X-Class", "X-Request-Id"
@@ -26,7 +27,8 @@ _FIELD = re.compile(r"`\$\.(\w+)|field `(\w+)`")
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ARRAY_OF_PROMPTS = re.compile(rb'\[\s*["\[]')
 
-TokenId = Annotated[int, msgspec.Meta(ge=0)]
+# JSON has no largest number, the frames to the core do: 2**53 is where other JSON readers end.
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_WHOLE)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -40,10 +42,10 @@ class CompletionBody(msgspec.Struct):
 
     prompt: msgspec.Raw
     model: str | None = None
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_WHOLE)] | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
-    seed: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=MAX_WHOLE)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -135,7 +137,7 @@ def distinct_id(request_id: str) -> str:
 def _decode(body: bytes) -> CompletionBody:
     try:
         return _BODY.decode(body)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         field = _FIELD.search(str(error))
         raise BadBody(str(error), param=(field[1] or field[2]) if field else None) from error
 
@@ -170,7 +172,7 @@ def _read_prompt(raw: bytes) -> list[int]:
         if not _ARRAY_OF_PROMPTS.match(raw):
             return _IDS.decode(raw)
         prompts = _PROMPTS.decode(raw)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadBody(f"prompt must be a string or an array of token ids: {error}", param="prompt") from error
     if len(prompts) != 1:
         raise BadBody(f"{len(prompts)} prompts in one request: send one request for each", param="prompt")

@@ -91,6 +91,21 @@ def test_half_a_character_is_a_typed_refusal(text: str) -> None:
     assert caught.value.status == 400
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "seed", "stop_token_ids", "prompt"])
+def test_a_number_that_no_frame_can_carry_is_a_typed_refusal_of_its_field(field: str) -> None:
+    value = [1 << 80] if field in ("stop_token_ids", "prompt") else 1 << 80
+    with pytest.raises(BadBody) as caught:
+        parse({"prompt": [1], field: value})
+    assert (caught.value.status, caught.value.param) == (400, field)
+
+
+@pytest.mark.parametrize("body", ['{"prompt": %s}', '{"prompt": [1], "user": %s}', '{"prompt": [1], "x": %s}'])
+def test_a_deeply_nested_body_is_a_typed_refusal(body: str) -> None:
+    nested = body % ("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(BadBody):
+        parse_completion(nested.encode(), {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+
+
 def test_a_plain_client_id_is_kept_and_any_other_is_replaced() -> None:
     assert request_id_of({"X-Request-Id": "job-17.a"}) == "cmpl-job-17.a"
     for odd in ("", "a b", "x" * 129, "a\u00e9"):
