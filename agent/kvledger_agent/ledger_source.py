@@ -82,6 +82,7 @@ class LedgerSource:
         if (active := sample.stats.gauge("active_blocks")) is not None:
             self._growth.add(sample.now_ns, active)
         growth = None if final else self._growth.growth_per_second()
+        undecided = self._leaks.undecided + self._violations.undecided
         lengths = effective_concurrency(self.reader.head.limits, self.summaries.records(), sample.tenants)
         return Observation(
             identity=self.identity,
@@ -94,8 +95,8 @@ class LedgerSource:
             totals=totals_of(sample, self._price_per_hour),
             findings=findings,
             violations=dict(self._violations.lasting),
-            undecided=self._leaks.undecided + self._violations.undecided,
-            verdict=verdict_of(sample, findings, self._violations.lasting),
+            undecided=undecided,
+            verdict=verdict_of(sample, findings, self._violations.lasting, undecided=undecided),
         )
 
     def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...]]:

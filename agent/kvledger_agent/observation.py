@@ -208,6 +208,11 @@ class Observation:
         return bool(self.findings) or any((self.violations or {}).values())
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether a live engine is under a suspicion that is neither a finding nor cleared yet."""
+        return bool(self.undecided) and bool(self.liveness.up)
+
+    @property
     def leaked_blocks(self) -> int | None:
         """Blocks in open `excess_reference` findings; None where nothing audits the blocks."""
         if self.findings is None:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from kvledger_agent.observation import Observation
 
 INTERVAL_SECONDS = 1.0
-MOST_LOOKS = 8
+MOST_LOOKS = 30
 
 
 def look_until_decided(look: Callable[[], Iterable[Observation]]) -> tuple[Observation, ...]:
     """The observations of the last look. Looks again, a second apart, while an engine that lives is under suspicion.
 
-    A frozen engine decides nothing, and an engine with a very long step may take longer than the looks there are.
+    A frozen engine decides nothing, and an engine with a very long step may take longer than the looks there are: then
+    the observation is still `in_doubt`, which no caller may call sound.
     """
     for _ in range(MOST_LOOKS):
         seen = tuple(look())
@@ -25,4 +26,4 @@ def look_until_decided(look: Callable[[], Iterable[Observation]]) -> tuple[Obser
 
 
 def _is_open(observation: Observation) -> bool:
-    return bool(observation.undecided and observation.liveness.up and observation.liveness.status != "frozen")
+    return observation.in_doubt and observation.liveness.status != "frozen"

@@ -13,8 +13,13 @@ from kvledger_agent.observation import Finding, VerdictView
 from kvledger_agent.observe import is_final
 
 
-def verdict_of(sample: Sample, findings: tuple[Finding, ...], violations: Mapping[str, float]) -> VerdictView:
-    """The gravest true verdict: frozen, stalled, leaking, unknown, healthy, in this order."""
+def verdict_of(
+    sample: Sample, findings: tuple[Finding, ...], violations: Mapping[str, float], *, undecided: int = 0
+) -> VerdictView:
+    """The gravest true verdict: frozen, stalled, leaking, unknown, healthy, in this order.
+
+    `undecided` suspicions change no verdict, but nobody is told then that every block is accounted for.
+    """
     limit = frozen_after_seconds(sample.stats)
     if sample.status is ReadStatus.FROZEN:
         age = sample.heartbeat_age_seconds or 0.0
@@ -35,6 +40,8 @@ def verdict_of(sample: Sample, findings: tuple[Finding, ...], violations: Mappin
         return _verdict(Verdict.LEAKING, Action.FIX_LEAK, _what_is_wrong(findings, violations))
     if is_final(sample) or sample.status is ReadStatus.LAST_GOOD:
         return _verdict(Verdict.UNKNOWN, Action.NONE, f"the ledger is {sample.status.value}: its last state")
+    if undecided:
+        return _verdict(Verdict.HEALTHY, Action.NONE, f"no finding so far; suspicions under watch: {undecided}")
     return _verdict(Verdict.HEALTHY, Action.NONE, "every block is accounted for and requests progress")
 
 

@@ -60,6 +60,19 @@ def test_a_leak_asks_to_be_fixed() -> None:
     assert verdict(watch.looks(5).verdict) == (Verdict.LEAKING, Action.FIX_LEAK)
 
 
+def test_a_suspicion_is_no_verdict_but_nobody_is_told_that_every_block_is_accounted_for() -> None:
+    watch = ToyWatch()
+    watch.skip_free(watch.admit(2))
+
+    seen = watch.look()
+
+    assert verdict(seen.verdict) == (Verdict.HEALTHY, Action.NONE)
+    assert seen.verdict is not None
+    assert seen.verdict.evidence == "no finding so far; suspicions under watch: 2"
+    assert seen.in_doubt
+    assert not watch.final().look().in_doubt
+
+
 def test_of_an_engine_that_is_gone_nothing_is_known_but_its_leaks() -> None:
     healthy = ToyWatch()
     healthy.admit(2)

@@ -30,7 +30,7 @@ class SnapshotCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the ledger. Returns 1 for a finding. Raises `NoLedger` or a `LedgerUnreadable` subclass."""
+        """Print the ledger. Returns 1 for a finding or an open suspicion. Raises `NoLedger` or `LedgerUnreadable`."""
         with closing(open_ledger(args.file)) as source:
             (observation,) = look_until_decided(lambda: (source.look(),))
             sample, audit = source.reader.sample(), source.reader.audit()
@@ -39,7 +39,7 @@ class SnapshotCommand:
                 print_json(snapshot_document(observation) | {"holders": held["requests"], "pins": held["pins"]})
             else:
                 console().print(engine_panel(observation), request_table(request_rows(sample, audit)))
-        return int(observation.has_findings)
+        return int(observation.has_findings or observation.in_doubt)
 
 
 COMMAND = SnapshotCommand()

@@ -50,7 +50,8 @@ class StatusCommand:
         parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
         parser.epilog = (
             "Where something looks wrong, a live engine is watched for some seconds before that is called a finding. "
-            "Exit code 1: a finding, a frozen or stalled engine, or a ledger that cannot be read."
+            "Exit code 1: a finding, a suspicion that is still open, a frozen or stalled engine, or a ledger that "
+            "cannot be read."
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -91,8 +92,10 @@ class Status:
 
     @property
     def exit_code(self) -> int:
-        """1 for a finding, a frozen or stalled engine, or a ledger that cannot be read."""
-        troubled = any(o.has_findings or (o.verdict and o.verdict.verdict in _TROUBLE) for o in self.observations)
+        """1 for a finding, an open suspicion, a frozen or stalled engine, or a ledger that cannot be read."""
+        troubled = any(
+            o.has_findings or o.in_doubt or (o.verdict and o.verdict.verdict in _TROUBLE) for o in self.observations
+        )
         return int(troubled or any(self.unreadable))
 
     def document(self) -> dict[str, Any]:
