@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 
 import msgspec
 
 from kvledger_engine.config import EngineConfig
+from kvledger_engine.errors import BadConfig
 from kvledger_engine.faults import FaultKind
 from kvledger_engine.steptime import StepTime
 
@@ -31,6 +33,8 @@ class CoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 def core_options(args: argparse.Namespace) -> CoreOptions:
     """What the core is told. Raises `BadConfig` or `BadStepTime` before anything is started."""
     StepTime.parse(args.step_time)
+    if not 0 <= args.drain_timeout < math.inf:
+        raise BadConfig(f"drain_timeout={args.drain_timeout}: use a finite number of seconds, 0 or more")
     config = EngineConfig(
         engine=args.name,
         model=args.model,
