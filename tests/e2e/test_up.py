@@ -19,7 +19,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.needs("distribution"), pytest.mark.needs("tmpfs")]
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 20
+SECONDS = 30
 LONGEST_OVERTIME_SECONDS = 20
 STOP_SECONDS = 60
 
@@ -102,7 +102,7 @@ def test_nothing_leaks_and_nothing_is_held_after_the_drain(run: tuple[dict[str, 
 
 def test_free_cached_and_active_add_up_to_the_capacity_in_every_sample(run: tuple[dict[str, Any], float, str]) -> None:
     summary, _, _ = run
-    assert summary["samples"] >= SECONDS - 5
+    assert summary["samples"] >= SECONDS / 2
     assert summary["problems"] == []
 
 
@@ -143,3 +143,22 @@ def test_a_senseless_duration_is_refused_with_the_value() -> None:
         _, err = process.communicate(timeout=STOP_SECONDS)
     assert process.returncode == 2
     assert "-3" in err
+
+
+def test_a_load_that_cannot_start_ends_it_with_the_reason() -> None:
+    with up("--profile", "nonsense") as process:
+        _, err = process.communicate(timeout=STOP_SECONDS)
+    assert process.returncode == 1
+    assert "invalid choice: 'nonsense'" in err
+
+
+def test_ctrl_c_works_even_where_a_shell_started_it_in_the_background() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what a shell without job control does for `&`
+    try:
+        with up("--json") as process:
+            announced(process)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=STOP_SECONDS)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert out, complaint(process, err)

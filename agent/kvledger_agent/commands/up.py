@@ -69,12 +69,14 @@ COMMAND = UpCommand()
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM ends the run as Ctrl-C does, and Ctrl-C does even where a shell started this in the background."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 class _Run:
@@ -86,11 +88,11 @@ class _Run:
 
     def whole(self) -> UpSummary:
         """Everything between start and stop."""
-        self._announce()
-        self._start_load()
         started = time.monotonic()
         with _status() as show:
             try:
+                self._start_load()
+                self._announce()
                 self._observe(started, show)
             except KeyboardInterrupt:
                 print("stopping: the load first, then what it left is drained", file=sys.stderr)
@@ -121,7 +123,7 @@ class _Run:
             time.sleep(POLL_SECONDS if end is None else min(POLL_SECONDS, max(0.0, end - time.monotonic())))
             self._stack.require_running()
             self._look(show)
-            if self._stack.load is not None and not self._stack.load.running and end is None:
+            if self._stack.load_ended() and end is None:
                 self._start_load()  # a trace ends; a demonstration goes on until it is told to stop
 
     def _look(self, show: Status | None) -> None:

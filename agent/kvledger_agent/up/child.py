@@ -58,6 +58,11 @@ class Child:
         """Whether it has not ended."""
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.poll()
+
     def first_line(self, timeout_seconds: float) -> dict[str, Any]:
         """The JSON object a server prints when it is ready. Raises `ChildFailed` if none comes in time."""
         deadline = time.monotonic() + timeout_seconds

@@ -12,6 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvledger.catalog import PREFIX
 
 FETCH_SECONDS = 5.0
+FAMILIES = (
+    "cancellations_total", "engine_idle", "findings", "group_logical_blocks", "group_shared_blocks",
+    "pool_blocks", "pool_capacity_blocks", "pool_leaked_blocks", "preemptions_total", "rejections_total",
+    "requests_waiting", "wait_seconds_count", "wait_seconds_sum",
+)  # fmt: skip
+_LINES = tuple(PREFIX + name for name in FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,8 @@ class Page:
 
 
 def parse_page(text: str) -> Page:
-    """A page from its text."""
+    """A page from its text: the families `up` looks at, since parsing all of them takes ten times as long."""
+    text = "".join(line for line in text.splitlines(keepends=True) if line.startswith(_LINES))
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -19,6 +19,7 @@ from kvledger_agent.up.page import Page, fetch, parse_page
 from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings, usable_port
 
 READY_SECONDS, STOP_SECONDS = 30.0, 15.0
+USAGE_EXIT_CODE = 2
 TMPFS = Path("/dev/shm")
 
 
@@ -64,10 +65,19 @@ class Stack:
 
     def stop_load(self) -> dict[str, Any]:
         """End the arrivals, let the open requests finish, return the load's report."""
-        assert self.load is not None
+        if self.load is None:
+            return {}
         self.load.ask(signal.SIGINT)
         text = self.load.output(DRAIN_SECONDS + STOP_SECONDS)
         return dict(json.loads(text)) if text.strip() else {}
+
+    def load_ended(self) -> bool:
+        """Whether the load has come to the end of its plan. Raises `ChildFailed` if it could not even begin one."""
+        if self.load is None or self.load.running:
+            return False
+        if self.load.exit_code == USAGE_EXIT_CODE:
+            raise self.load.failure("could not start")
+        return True
 
     def page(self) -> Page | None:
         """The agent's page now; None when it is not to be had."""
