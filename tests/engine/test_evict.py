@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvledger.clock import VirtualClock
+from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
 from kvledger_engine.evict import EvictionOrder
 from tests.engine.cachekit import Memory, small_limits
@@ -70,4 +71,6 @@ def test_the_order_is_that_of_a_list_whatever_comes_and_goes(moves: list[tuple[s
             model = model[count:]
         assert order.blocks().tolist() == model
         assert len(order) == len(model)
+        span = ledger.control[CONTROL_INDEX["evict_tail"]] - ledger.control[CONTROL_INDEX["evict_head"]]
+        assert len(model) <= span <= len(ledger.evict.ring)
         assert (ledger.blocks.evict_ticket >= 0).sum() == len(model)

@@ -378,8 +378,9 @@ class CollidingCacheMachine(CacheMachine):
 
 
 class CrampedCacheMachine(CacheMachine):
-    """Too few blocks, chunks and pins for what is asked: refusals, evictions and overflows all the time."""
+    """Too few blocks, chunks, pins and key bits: refusals, evictions, overflows and collisions all the time."""
 
+    key_bits = 2
     limits = small_limits(capacity=12, logical_blocks=2, pins=1)
 
 

@@ -106,6 +106,14 @@ def test_a_block_given_twice_in_one_call_loses_two_references() -> None:
     assert counts(kit) == (8, 0, 0)
 
 
+def test_a_block_given_twice_is_free_from_its_last_reference_on() -> None:
+    kit = new_kit()
+    a, b = take(kit, 2)
+    share(kit, a)
+    release(kit, a, b, a)
+    assert take(kit, 2) == [a, b]
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_releasing_what_nobody_holds_is_our_own_bug(times: int) -> None:
     kit = new_kit()
