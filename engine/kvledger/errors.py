@@ -69,4 +69,6 @@ class AlreadyWritten(LedgerUnwritable):
 
 
 class BadGeometry(LedgerUnwritable):
-    """Limits that cannot make a ledger."""
+    """Limits that cannot make a ledger: an argument to correct, hence the exit code of a usage error."""
+
+    exit_code = 2

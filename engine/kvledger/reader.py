@@ -50,8 +50,13 @@ class Reader:
 
     @classmethod
     def open(cls, path: Path, buffers: Buffers | None = None) -> Reader:
-        """Open a file. Raises a `LedgerUnreadable` subclass, or `FileNotFoundError`."""
-        return cls.over(FileSource(path), buffers)
+        """Open a file. Raises a `LedgerUnreadable` subclass that names it, or `FileNotFoundError`."""
+        try:
+            return cls.over(FileSource(path), buffers)
+        except LedgerUnreadable as error:
+            if str(path) in str(error):
+                raise
+            raise type(error)(f"{path}: {error}") from error
 
     @classmethod
     def over(cls, source: Source, buffers: Buffers | None = None) -> Reader:

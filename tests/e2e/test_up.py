@@ -138,11 +138,12 @@ def test_killed_outright_it_takes_its_children_with_it() -> None:
     assert not alive
 
 
-def test_a_senseless_duration_is_refused_with_the_value() -> None:
-    with up("--for", "-3") as process:
+@pytest.mark.parametrize("seconds", ["-3", "0", "nan", "inf"])
+def test_a_senseless_duration_is_refused_with_the_value(seconds: str) -> None:
+    with up("--for", seconds) as process:
         _, err = process.communicate(timeout=STOP_SECONDS)
     assert process.returncode == 2
-    assert "-3" in err
+    assert seconds in err
 
 
 def test_a_load_that_cannot_start_ends_it_with_the_reason() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvledger.buffers import Buffers
 from kvledger.clock import VirtualClock
-from kvledger.errors import Busy
+from kvledger.errors import Busy, LedgerUnreadable
 from kvledger.layout import CONTROL_INDEX
 from kvledger.reader import LOOKS, Reader
 from kvledger.snapshot import ReadStatus
@@ -281,3 +282,11 @@ def test_readers_that_share_buffers_need_no_more_memory_than_one(rig: Rig) -> No
         other.sample(), other.audit()
     assert buffers.nbytes == held
     assert held < rig.ledger.layout.file_bytes
+
+
+@pytest.mark.parametrize("content", [b"root:x:0:0", b"\0" * 8192], ids=["short", "no magic"])
+def test_a_file_that_is_no_ledger_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "passwd"
+    path.write_bytes(content)
+    with pytest.raises(LedgerUnreadable, match=str(path)):
+        Reader.open(path)

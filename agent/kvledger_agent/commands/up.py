@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import signal
 import sys
 import time
@@ -51,8 +52,8 @@ class UpCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Run to the end. Returns 1 when a promise of the run did not hold."""
-        if args.seconds is not None and args.seconds <= 0:
-            raise UsageError(f"--for {args.seconds}: give a number of seconds above 0")
+        if args.seconds is not None and not 0 < args.seconds < math.inf:
+            raise UsageError(f"--for {args.seconds}: give a finite number of seconds above 0")
         trace = args.trace or (None if args.no_trace or args.profile else find_trace())
         with _interruptible(), Stack(UpSettings(), seed=args.seed) as stack:
             stack.start()
