@@ -51,8 +51,8 @@ def test_evicted_blocks_are_stamped_and_lose_their_ticket() -> None:
     assert ledger.blocks.evict_ticket[5] == -1
 
 
-@settings(max_examples=200)
-@given(st.lists(st.tuples(st.sampled_from(("add", "use", "evict")), st.integers(0, 255)), max_size=80))
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(("add", "use", "evict")), st.integers(0, 255)), min_size=40, max_size=80))
 def test_the_order_is_that_of_a_list_whatever_comes_and_goes(moves: list[tuple[str, int]]) -> None:
     ledger, order = new_order()
     model: list[int] = []
