@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import metadata
 
@@ -21,6 +23,9 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 0 when all is fine, 1 for a finding or failure, 2 for a usage error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if threading.current_thread() is threading.main_thread():
+        # A shell without job control starts what is behind `&` with SIGINT ignored; Ctrl-C is to end it all the same.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
         command: Command = args.command

@@ -178,7 +178,5 @@ def _print_ready(bridge: Bridge, listening: socket.socket, core_pid: int, *, as_
         "pid": os.getpid(),
         "core_pid": core_pid,
     }
-    line = (
-        json.dumps(ready) if as_json else f"{hello.engine}: serving {hello.model} at {url}, ledger {hello.ledger_path}"
-    )
-    print(line, flush=True)
+    said = f"{hello.engine}: serving {hello.model} at {url}, core pid {core_pid}, ledger {hello.ledger_path}"
+    print(json.dumps(ready) if as_json else said, flush=True)

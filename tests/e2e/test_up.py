@@ -146,11 +146,21 @@ def test_a_senseless_duration_is_refused_with_the_value(seconds: str) -> None:
     assert seconds in err
 
 
-def test_a_load_that_cannot_start_ends_it_with_the_reason() -> None:
-    with up("--profile", "nonsense") as process:
+def test_a_load_that_cannot_start_ends_it_with_the_reason(tmp_path: Path) -> None:
+    broken = tmp_path / "trace.csv"
+    broken.write_text("no trace at all\n")
+    with up("--trace", str(broken)) as process:
         _, err = process.communicate(timeout=STOP_SECONDS)
     assert process.returncode == 1
-    assert "invalid choice: 'nonsense'" in err
+    assert "trace.csv" in err
+
+
+@pytest.mark.parametrize("argument", ["--profile", "--trace"])
+def test_an_unknown_profile_or_trace_is_refused_before_anything_starts(argument: str) -> None:
+    with up(argument, "nonsense") as process:
+        _, err = process.communicate(timeout=STOP_SECONDS)
+    assert process.returncode == 2
+    assert "nonsense" in err
 
 
 def test_ctrl_c_works_even_where_a_shell_started_it_in_the_background() -> None:

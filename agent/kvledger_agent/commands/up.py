@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import shutil
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from rich.status import Status
 
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.errors import UsageError
+from kvledger_agent.load.profiles import PROFILES
 from kvledger_agent.up.page import Page
 from kvledger_agent.up.settings import UpSettings, find_trace
 from kvledger_agent.up.stack import Stack
@@ -48,12 +50,14 @@ class UpCommand:
         parser.add_argument(
             "--no-trace", action="store_true", help="drive the `mixed` profile even if a trace is found"
         )
-        parser.add_argument("--profile", help="a profile of `kvledger load` instead of a trace")
+        parser.add_argument("--profile", choices=list(PROFILES), help="a profile of `kvledger load` instead of a trace")
 
     def run(self, args: argparse.Namespace) -> int:
         """Run to the end. Returns 1 when a promise of the run did not hold."""
         if args.seconds is not None and not 0 < args.seconds < math.inf:
             raise UsageError(f"--for {args.seconds}: give a finite number of seconds above 0")
+        if args.trace is not None and not args.trace.is_file():
+            raise UsageError(f"--trace {args.trace}: no such file; give a Mooncake JSONL or Azure CSV trace")
         trace = args.trace or (None if args.no_trace or args.profile else find_trace())
         with _interruptible(), Stack(UpSettings(), seed=args.seed) as stack:
             stack.start()
@@ -70,14 +74,12 @@ COMMAND = UpCommand()
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does, and Ctrl-C does even where a shell started this in the background."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    """SIGTERM ends the run as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Run:
@@ -103,12 +105,14 @@ class _Run:
 
     def _announce(self) -> None:
         stack = self._stack
-        what = f"trace {self._trace.name}" if self._trace else f"profile {self._args.profile or 'mixed'}"
+        command = Path(sys.argv[0]).name if shutil.which("kvledger") else sys.argv[0]
         lines = (
-            f"engine  {stack.engine_url}/v1/completions   {what}, seed {stack.seed}",
-            f"agent   {stack.agent_url}/metrics   {stack.agent_url}/v1/engines",
-            f"try     kvledger status --directory {stack.directory / 'ledgers'}",
-            f"scales  {stack.settings}",
+            f"engine  {stack.engine_url}/v1/completions",
+            f"agent   {stack.agent_url}/metrics  {stack.agent_url}/v1/engines",
+            f"load    {stack.settings.load_scales(self._trace, self._args.profile)}, seed {stack.seed}",
+            f"pool    {stack.settings.pool_scales}",
+            f"logs    {stack.directory}",
+            f"try     {command} status --directory {stack.directory / 'ledgers'}",
         )
         print("\n".join(lines), file=sys.stderr, flush=True)
 

@@ -36,6 +36,7 @@ class Child:
     ) -> None:
         self.name, self.log = name, log
         self._out = b""
+        self._final: str | None = None
         with log.open("ab") as stderr:
             # Its own session: Ctrl-C in the terminal reaches the parent alone, which ends the children in order.
             self._process = subprocess.Popen(
@@ -92,12 +93,15 @@ class Child:
 
     def output(self, timeout_seconds: float) -> str:
         """Wait for the end and return what else it printed. Killed when it takes longer than `timeout_seconds`."""
+        if self._final is not None:
+            return self._final
         try:
             rest, _ = self._process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             rest, _ = self._process.communicate()
-        return (self._out + rest).decode(errors="replace")
+        self._final = (self._out + rest).decode(errors="replace")
+        return self._final
 
     def stop(self, timeout_seconds: float) -> int:
         """SIGTERM, wait, SIGKILL if need be; the exit code."""

@@ -13,6 +13,7 @@ TRACE_PLACES = (Path("../shared/traces/azure_conv.csv"), Path("traces/azure_conv
 ENGINE_PORT, AGENT_PORT = 8000, 9470
 ENDLESS_SECONDS = 365 * 86_400
 DRAIN_SECONDS = 4
+DEFAULT_PROFILE = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,21 @@ class UpSettings:
     prefixes_per_tenant: int = 2
     prefix_share_percent: float = 60.0
     disconnect_percent: float = 6.0
+
+    @property
+    def pool_scales(self) -> str:
+        """The engine's sizes in words."""
+        return (
+            f"{self.blocks:,} blocks of {self.block_size_tokens} tokens, context limit {self.max_model_len_tokens:,}, "
+            f"at most {self.max_num_seqs} sequences; a step takes {self.step_time}"
+        )
+
+    def load_scales(self, trace: Path | None, profile: str | None) -> str:
+        """What drives the engine, with the scales, in words."""
+        population = f"{self.tenants} tenants, {self.disconnect_percent:g} % disconnects"
+        if trace is None:
+            return f"profile {profile or DEFAULT_PROFILE}, {self.rate_per_second:g} requests/s, {population}"
+        return f"{trace.name}, time × {self.time_scale:g}, lengths × {self.length_scale:g}, {population}"
 
     def engine_arguments(self, directory: Path, port: int, seed: int) -> list[str]:
         """Arguments of `kvledger engine`."""
@@ -70,7 +86,7 @@ class UpSettings:
             "--drain": DRAIN_SECONDS,
         }
         if trace is None:
-            given |= {"--profile": profile or "mixed", "--rate": self.rate_per_second}
+            given |= {"--profile": profile or DEFAULT_PROFILE, "--rate": self.rate_per_second}
         else:
             given |= {
                 "--trace": trace,

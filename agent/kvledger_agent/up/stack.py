@@ -19,7 +19,6 @@ from kvledger_agent.up.page import Page, fetch, parse_page
 from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings, usable_port
 
 READY_SECONDS, STOP_SECONDS = 30.0, 15.0
-USAGE_EXIT_CODE = 2
 TMPFS = Path("/dev/shm")
 
 
@@ -68,15 +67,15 @@ class Stack:
         if self.load is None:
             return {}
         self.load.ask(signal.SIGINT)
-        text = self.load.output(DRAIN_SECONDS + STOP_SECONDS)
-        return dict(json.loads(text)) if text.strip() else {}
+        report = self.load.output(DRAIN_SECONDS + STOP_SECONDS)
+        return dict(json.loads(report)) if report.strip() else {}
 
     def load_ended(self) -> bool:
         """Whether the load has come to the end of its plan. Raises `ChildFailed` if it could not even begin one."""
         if self.load is None or self.load.running:
             return False
-        if self.load.exit_code == USAGE_EXIT_CODE:
-            raise self.load.failure("could not start")
+        if not self.load.output(STOP_SECONDS).strip():
+            raise self.load.failure("ended without a report")
         return True
 
     def page(self) -> Page | None:

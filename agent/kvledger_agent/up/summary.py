@@ -121,7 +121,7 @@ def render(summary: UpSummary) -> RenderableType:
         *((f"rejected: {reason}", count) for reason, count in summary.rejections.items()),
         *((f"cancelled: {cause}", count) for cause, count in summary.cancellations.items()),
         *(
-            (f"waited for {cause}", f"{w['requests']:.0f} × {w['seconds']:.1f} s in all")
+            (f"waited for {cause}", f"{w['requests']:,.0f} waits, {w['seconds']:,.0f} s in all")
             for cause, w in summary.waits.items()
         ),
     ]
