@@ -12,13 +12,16 @@ from kvledger.words import Action, FindingKind, RequestState, Verdict
 from kvledger_agent.observation import Finding, VerdictView
 from kvledger_agent.observe import is_final
 
+NOT_JUDGED = "which of pool, scheduler or compute limits it is not judged yet"
+
 
 def verdict_of(
     sample: Sample, findings: tuple[Finding, ...], violations: Mapping[str, float], *, undecided: int = 0
 ) -> VerdictView:
     """The gravest true verdict: frozen, stalled, leaking, unknown, healthy, in this order.
 
-    `undecided` suspicions change no verdict, but nobody is told then that every block is accounted for.
+    `undecided` suspicions change no verdict, but nobody is told then that nothing leaks. Healthy says what was judged:
+    an exhausted pool with a long queue is healthy, too, until the limits themselves are judged.
     """
     limit = frozen_after_seconds(sample.stats)
     if sample.status is ReadStatus.FROZEN:
@@ -41,8 +44,10 @@ def verdict_of(
     if is_final(sample) or sample.status is ReadStatus.LAST_GOOD:
         return _verdict(Verdict.UNKNOWN, Action.NONE, f"the ledger is {sample.status.value}: its last state")
     if undecided:
-        return _verdict(Verdict.HEALTHY, Action.NONE, f"no finding so far; suspicions under watch: {undecided}")
-    return _verdict(Verdict.HEALTHY, Action.NONE, "every block is accounted for and requests progress")
+        return _verdict(
+            Verdict.HEALTHY, Action.NONE, f"no finding so far; suspicions under watch: {undecided}; {NOT_JUDGED}"
+        )
+    return _verdict(Verdict.HEALTHY, Action.NONE, f"nothing leaks, hangs or stalls; {NOT_JUDGED}")
 
 
 def seconds_without_progress(sample: Sample) -> float | None:
