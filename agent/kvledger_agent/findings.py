@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,32 @@ class FindingBook:
             rate = window.growth_per_second()
             rates[kind] = None if rate is None else 60 * rate
         return rates
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding per kind, cause and what is known, for people: one leak's blocks may have changed one by one.
+
+    Blocks and bytes are summed up; `seq` and times are those of the first to show, `seen` of the last.
+    """
+    grouped: dict[object, list[Finding]] = {}
+    for finding in findings:
+        owner = None if finding.owner is None else finding.owner.serial
+        candidates = tuple(ref.serial for ref in finding.candidates)
+        grouped.setdefault((finding.kind, owner, candidates, finding.known), []).append(finding)
+    return tuple(_one(alike) for alike in grouped.values())
+
+
+def _one(alike: list[Finding]) -> Finding:
+    first = min(alike, key=lambda finding: finding.since_clock_ns)
+    sizes = [finding.bytes for finding in alike if finding.bytes is not None]
+    return replace(
+        first,
+        blocks=tuple(sorted(block for finding in alike for block in finding.blocks)[:MAX_LISTED]),
+        block_count=sum(finding.block_count for finding in alike),
+        bytes=sum(sizes) if len(sizes) == len(alike) else None,
+        found_clock_ns=min(finding.found_clock_ns for finding in alike),
+        seen_clock_ns=max(finding.seen_clock_ns for finding in alike),
+    )
 
 
 def _began_ns(seq: int, events: NDArray[Any] | None, members: list[Track]) -> int:

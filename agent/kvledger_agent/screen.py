@@ -1,25 +1,22 @@
-"""Observations for people: one panel per engine, tables of findings and requests. Formats; computes nothing."""
+"""Observations for people: one panel per engine. Formats; computes nothing."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from kvledger_agent.observation import Finding, Observation, PoolView, RequestRef, Series
-from kvledger_agent.request_rows import RequestRow
+from kvledger_agent.observation import Observation, PoolView, Series
+from kvledger_agent.tables import UNKNOWN, findings_table, seconds_text
 
 BAR_CELLS = 48
 UNFOLDED_COLUMNS = 160
-MOST_ROWS = 40
 _VERDICT_STYLE = {"healthy": "green", "leaking": "red", "frozen": "red", "stalled": "red"}
-UNKNOWN = "unknown"
 
 
 def console() -> Console:
@@ -34,36 +31,6 @@ def engine_panel(observation: Observation) -> RenderableType:
     if observation.findings:
         parts.append(findings_table(observation.findings))
     return Panel(Group(*parts), title=_title(observation), title_align="left")
-
-
-def findings_table(findings: Iterable[Finding]) -> Table:
-    """Findings with their evidence, one row each."""
-    table = _table("finding", "blocks", "who", "what is known", title="findings")
-    for finding in findings:
-        table.add_row(finding.kind.word, _block_list(finding), _who(finding), finding.known)
-    return table
-
-
-def request_table(rows: Sequence[RequestRow]) -> Table:
-    """Who holds what: the requests with the most blocks first, at most `MOST_ROWS` of them."""
-    names = ("serial", "request", "tenant", "state", "blocks", "shared", "tokens", "waited", "age")
-    table = _table(*names, title="requests")
-    largest = sorted(rows, key=lambda row: (-row.blocks, row.serial))
-    for row in largest[:MOST_ROWS]:
-        table.add_row(
-            str(row.serial),
-            _request_id(row.id_head, row.id_tail),
-            row.tenant,
-            row.state,
-            str(row.blocks),
-            str(row.shared_blocks),
-            f"{row.computed_tokens}/{row.prompt_tokens}+{row.max_tokens}",
-            _waits(row),
-            _seconds(row.age_seconds),
-        )
-    if len(rows) > MOST_ROWS:
-        table.add_row("…", f"{len(rows) - MOST_ROWS} more with fewer blocks")
-    return table
 
 
 def _title(observation: Observation) -> str:
@@ -156,51 +123,8 @@ def _oldest(series: Series | None) -> str:
     if series is None:
         return UNKNOWN
     oldest = sorted(series.items(), key=lambda item: -item[1])[:3]
-    return "   ".join(f"{cause} {_seconds(age)} ({tenant})" for (cause, tenant), age in oldest) or "none"
+    return "   ".join(f"{cause} {seconds_text(age)} ({tenant})" for (cause, tenant), age in oldest) or "none"
 
 
 def _age(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else f"{_seconds(seconds)} ago"
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
-
-
-def _block_list(finding: Finding) -> str:
-    listed = ", ".join(str(block) for block in finding.blocks[:8])
-    more = finding.block_count - min(8, len(finding.blocks))
-    return f"{listed}, … {more} more" if more > 0 and listed else listed or str(finding.block_count)
-
-
-def _who(finding: Finding) -> str:
-    if finding.owner is not None:
-        return f"owner {_ref(finding.owner)}"
-    return "\n".join(f"candidate {_ref(ref)}" for ref in finding.candidates[:4]) or UNKNOWN
-
-
-def _ref(ref: RequestRef) -> str:
-    end = "live" if ref.live else ref.ended or "ended"
-    return f"{ref.serial} {_request_id(ref.id_head, ref.id_tail)} ({end})"
-
-
-def _request_id(head: str | None, tail: str | None) -> str:
-    """The client's id: whole where its first 40 bytes are all of it, otherwise head…tail."""
-    if head is None:
-        return ""
-    return head if len(head) < 40 or tail is None or head.endswith(tail) else f"{head}…{tail}"
-
-
-def _waits(row: RequestRow) -> str:
-    """Waits by cause, the present one marked."""
-    return " ".join(
-        f"{cause} {_seconds(value)}{'…' if cause == row.wait_cause else ''}"
-        for cause, value in row.wait_seconds.items()
-    )
-
-
-def _table(*columns: str, title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+    return UNKNOWN if seconds is None else f"{seconds_text(seconds)} ago"

@@ -162,6 +162,19 @@ def test_snapshot_of_a_closed_ledger_finds_nothing(
     assert document(capsys)["liveness"]["status"] == "closed"
 
 
+@needs_tmpfs
+def test_snapshot_without_requests_prints_no_table_of_them(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "work", memory).communicate(timeout=20)
+
+    assert run(snapshot.COMMAND, ledger_in(memory)) == 0
+
+    screen = capsys.readouterr().out
+    assert "closed" in screen
+    assert "computed/prompt+out" not in screen
+
+
 def test_snapshot_of_what_is_no_ledger_is_a_typed_error(tmp_path: Path) -> None:
     path = tmp_path / "x.kvledger"
     path.write_bytes(os.urandom(9000))

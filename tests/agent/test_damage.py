@@ -19,7 +19,8 @@ from kvledger_agent.exporters.page import MetricsPage
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.request_rows import request_rows
-from kvledger_agent.screen import console, engine_panel, request_table
+from kvledger_agent.screen import console, engine_panel
+from kvledger_agent.tables import request_table
 from tests.ledger.damage import Case, cases
 
 SEED = 77_001

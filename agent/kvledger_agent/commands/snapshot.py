@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.documents import requests_document, snapshot_document
+from kvledger_agent.observation import Observation
 from kvledger_agent.one_ledger import open_ledger
 from kvledger_agent.patience import look_until_decided
-from kvledger_agent.request_rows import request_rows
-from kvledger_agent.screen import console, engine_panel, request_table
+from kvledger_agent.request_rows import RequestRow, request_rows
+from kvledger_agent.screen import console, engine_panel
+from kvledger_agent.tables import request_table
 
 
 class SnapshotCommand:
@@ -38,8 +41,15 @@ class SnapshotCommand:
                 held = requests_document(sample, audit)
                 print_json(snapshot_document(observation) | {"holders": held["requests"], "pins": held["pins"]})
             else:
-                console().print(engine_panel(observation), request_table(request_rows(sample, audit)))
+                _show(observation, request_rows(sample, audit))
         return int(observation.has_findings or observation.in_doubt)
+
+
+def _show(observation: Observation, rows: Sequence[RequestRow]) -> None:
+    output = console()
+    output.print(engine_panel(observation))
+    if rows:
+        output.print(request_table(rows))
 
 
 COMMAND = SnapshotCommand()
