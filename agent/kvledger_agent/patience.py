@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 
@@ -17,12 +18,22 @@ def look_until_decided(look: Callable[[], Iterable[Observation]]) -> tuple[Obser
     A frozen engine decides nothing, and an engine with a very long step may take longer than the looks there are: then
     the observation is still `in_doubt`, which no caller may call sound.
     """
-    for _ in range(MOST_LOOKS):
+    for number in range(MOST_LOOKS):
         seen = tuple(look())
-        if not any(_is_open(observation) for observation in seen):
+        suspicions = sum(observation.undecided or 0 for observation in seen if _is_open(observation))
+        if not suspicions:
             break
+        if number == 0:
+            _say_why_it_takes_long(suspicions)
         time.sleep(INTERVAL_SECONDS)
     return seen
+
+
+def _say_why_it_takes_long(suspicions: int) -> None:
+    """For whoever sits at the terminal: a silent command looks like one that hangs."""
+    if sys.stderr.isatty():
+        most = MOST_LOOKS * INTERVAL_SECONDS
+        print(f"watching {suspicions} suspicions for up to {most:g} s …", file=sys.stderr, flush=True)
 
 
 def _is_open(observation: Observation) -> bool:
