@@ -16,7 +16,7 @@ from tests.reliability.clean import CleanResult
 from tests.reliability.faults import DEADLINE_SECONDS, GRACE_SECONDS, FaultResult
 from tests.reliability.kills import DEADLINE_SECONDS as KILL_DEADLINE_SECONDS
 from tests.reliability.kills import KillResult
-from tests.reliability.stops import STOPPED_SECONDS, StopResult
+from tests.reliability.stops import STILL_STOPPED_SECONDS, StopResult
 
 HEAD = """# Reliability: the drills and what they showed
 
@@ -134,8 +134,8 @@ def _clean(results: list[CleanResult]) -> str:
 def _stops(result: StopResult) -> str:
     return (
         "## Stops and idle aborts\n\n"
-        f"{result.rounds} storms over HTTP on the real clock; in each the engine core was stopped (SIGSTOP) for "
-        f"{STOPPED_SECONDS:.0f} s and went on. Shown as `frozen`: {result.frozen_seen} of {result.rounds}. Then one "
+        f"{result.rounds} storms over HTTP on the real clock; in each the engine core was stopped (SIGSTOP) "
+        f"until that was seen and {STILL_STOPPED_SECONDS:.0f} s more, and went on. Shown as `frozen`: {result.frozen_seen} of {result.rounds}. Then one "
         f"request alone, dropped by its client in mid-stream ({result.idle_aborts} times). {result.requests:,.0f} "
         f"sequences, {result.pages:,} pages read; findings and broken counts on them: {len(result.complaints)}.\n"
     )
