@@ -21,7 +21,9 @@ def said_on(terminal: bool, watch: ToyWatch, monkeypatch: pytest.MonkeyPatch) ->
         (observation,) = look_until_decided(lambda: (watch.look(),))
         assert not observation.in_doubt
         print("end", file=stderr, flush=True)
-        said = os.read(reader, 4096).decode()
+        said = ""
+        while "end" not in said:
+            said += os.read(reader, 4096).decode()
     os.close(reader)
     return said
 
