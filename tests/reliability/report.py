@@ -134,10 +134,11 @@ def _clean(results: list[CleanResult]) -> str:
 def _stops(result: StopResult) -> str:
     return (
         "## Stops and idle aborts\n\n"
-        f"{result.rounds} storms over HTTP on the real clock; in each the engine core was stopped (SIGSTOP) "
-        f"until that was seen and {STILL_STOPPED_SECONDS:.0f} s more, and went on. Shown as `frozen`: {result.frozen_seen} of {result.rounds}. Then one "
-        f"request alone, dropped by its client in mid-stream ({result.idle_aborts} times). {result.requests:,.0f} "
-        f"sequences, {result.pages:,} pages read; findings and broken counts on them: {len(result.complaints)}.\n"
+        f"{result.rounds} storms over HTTP on the real clock; in each the engine core was stopped (SIGSTOP) until that "
+        f"was seen and {STILL_STOPPED_SECONDS:.0f} s more, and went on. Shown as `frozen`: {result.frozen_seen} of "
+        f"{result.rounds}. Then one request alone, dropped by its client in mid-stream ({result.idle_aborts} times). "
+        f"{result.requests:,.0f} sequences, {result.pages:,} pages read; findings and broken counts on them: "
+        f"{len(result.complaints)}.\n"
     )
 
 

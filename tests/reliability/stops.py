@@ -41,7 +41,7 @@ class StopResult:
 
 
 def run_stops(directory: Path, *, rounds: int, tick: Callable[[], None] = lambda: None) -> StopResult:
-    """Each round: a storm, a stop in its midst, until it is seen and a while longer, the rest of the storm, the drain, an idle abort."""
+    """Each round: a storm, a stop in its midst until it is seen and longer, the rest, the drain, an idle abort."""
     result = StopResult()
     with EngineProcess(directory) as engine, AgentProcess(directory) as agent:
         for seed in range(rounds):
