@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.errors import AgentError
 from kvledger_agent.exporters.page import MetricsPage
+from kvledger_agent.finding_log import FindingLog
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.sources import LedgerSources
@@ -39,6 +40,7 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         self._sources = LedgerSources(config.directory, price_per_hour=config.price_per_hour)
+        self._findings = FindingLog()
         self._page = MetricsPage()
         self._fleet: Fleet | None = None
         self._round = 0
@@ -52,6 +54,7 @@ class Agent:
         """One round over all ledgers; what it found is the current fleet from then on."""
         observations, sources = self._sources.look()
         self._round += 1
+        self._findings.note(observations, sources=[source.source for source in sources])
         self._fleet = Fleet(
             round=self._round, sampled_ns=time.monotonic_ns(), observations=observations, sources=sources
         )

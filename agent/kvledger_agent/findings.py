@@ -18,6 +18,7 @@ from kvledger_agent.observation import MAX_LISTED, Clock, Finding
 from kvledger_agent.window import Window
 
 GroupKey = tuple[FindingKind, int, int]
+CauseKey = tuple[FindingKind, int | None, tuple[int, ...], str]
 _UNKNOWN = BlockHistory(one_holder=False, group=0)
 
 
@@ -116,16 +117,20 @@ class FindingBook:
         return rates
 
 
+def cause_key(finding: Finding) -> CauseKey:
+    """What findings have in common that people take for one: kind, owner, candidates (serials), what is known."""
+    owner = None if finding.owner is None else finding.owner.serial
+    return finding.kind, owner, tuple(ref.serial for ref in finding.candidates), finding.known
+
+
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """One finding per kind, cause and what is known, for people: one leak's blocks may have changed one by one.
 
     Blocks and bytes are summed up; `seq` and times are those of the first to show, `seen` of the last.
     """
-    grouped: dict[object, list[Finding]] = {}
+    grouped: dict[CauseKey, list[Finding]] = {}
     for finding in findings:
-        owner = None if finding.owner is None else finding.owner.serial
-        candidates = tuple(ref.serial for ref in finding.candidates)
-        grouped.setdefault((finding.kind, owner, candidates, finding.known), []).append(finding)
+        grouped.setdefault(cause_key(finding), []).append(finding)
     return tuple(_one(alike) for alike in grouped.values())
 
 

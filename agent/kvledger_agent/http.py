@@ -47,6 +47,7 @@ def make_app(agent: Agent) -> web.Application:
     app[AGENT] = agent
     app.add_routes(
         [
+            web.get("/", _paths),
             web.get("/metrics", _metrics),
             web.get("/healthz", _healthz),
             web.get("/readyz", _readyz),
@@ -77,6 +78,11 @@ async def _metrics(request: web.Request) -> web.StreamResponse:
     # Rendering a page takes tens of milliseconds once per round; health checks must not wait for it.
     body, content_type = await asyncio.to_thread(agent.metrics_page, accept)
     return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def _paths(request: web.Request) -> web.StreamResponse:
+    resources = request.app.router.resources()
+    return _json({"paths": [resource.canonical for resource in resources if resource.canonical != "/"]})
 
 
 async def _healthz(request: web.Request) -> web.StreamResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvledger_agent.config import DIRECTORY_VARIABLE
+from kvledger_agent.config import default_directory
 from kvledger_agent.errors import AgentError
 from kvledger_agent.ledger_source import LedgerSource
 
@@ -18,6 +18,5 @@ def open_ledger(path: Path) -> LedgerSource:
     try:
         return LedgerSource.open(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NoLedger(
-            f"no ledger {path}: engines keep theirs in the directory that {DIRECTORY_VARIABLE} names"
-        ) from error
+        directory = path.parent if path.parent.is_dir() else default_directory()
+        raise NoLedger(f"no ledger {path}: `kvledger status --directory {directory}` shows those there are") from error

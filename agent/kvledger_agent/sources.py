@@ -96,9 +96,13 @@ class LedgerSources:
     def _scan(self) -> dict[str, LedgerFile]:
         try:
             files, trouble = scan(self.directory), None
+        except FileNotFoundError:  # no error: the first engine makes it
+            files, trouble = {}, "missing"
         except OSError as error:
             files, trouble = {}, str(error)
-        if trouble != self._trouble:
+        if trouble != self._trouble and trouble == "missing":
+            logger.info("waiting for %s to appear", self.directory)
+        elif trouble != self._trouble:
             logger.info("directory=%s readable=%s error=%s", self.directory, trouble is None, trouble)
         self._trouble = trouble
         return files

@@ -62,6 +62,15 @@ def test_engines_are_listed_with_their_verdict_and_bad_ledgers_with_their_status
     served(AgentConfig(directory=memory), talk)
 
 
+def test_the_root_lists_the_paths(memory: Path) -> None:
+    async def talk(get: Get, agent: Agent) -> None:
+        status, document = await get("/")
+        assert status == 200
+        assert set(document["paths"]) >= {"/metrics", "/healthz", "/v1/engines", "/v1/engines/{engine}/snapshot"}
+
+    served(AgentConfig(directory=memory), talk, started=False)
+
+
 def test_the_documents_of_an_engine_have_their_shapes(memory: Path, spawn: Spawn) -> None:
     spawn("tests.agent.children", "scene", memory)
 

@@ -102,5 +102,7 @@ async def _listen(runner: web.AppRunner, config: AgentConfig) -> str:
 
 def _announce(url: str, config: AgentConfig, *, as_json: bool) -> None:
     """One line on stdout once the port answers."""
-    known = {"url": url, "metrics": f"{url}/metrics", "directory": str(config.directory)}
-    print(json.dumps(known) if as_json else f"watching {config.directory}; metrics at {url}/metrics", flush=True)
+    metrics, engines = f"{url}/metrics", f"{url}/v1/engines"
+    known = {"url": url, "metrics": metrics, "engines": engines, "directory": str(config.directory)}
+    line = f"watching {config.directory}; metrics at {metrics}, engines at {engines}"
+    print(json.dumps(known) if as_json else line, flush=True)
