@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 from kvledger.errors import LedgerUnreadable
+from kvledger.writer import Ledger
 from kvledger_agent.command import Command
 from kvledger_agent.commands import agent, snapshot, status
 from kvledger_agent.one_ledger import NoLedger
 from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
+from tests.ledger.toy import toy_limits
 
 CHILDREN = "tests.agent.children"
 needs_tmpfs = pytest.mark.needs("tmpfs")
@@ -76,6 +78,15 @@ def test_status_shows_pool_waits_and_refusals_on_one_screen(
         assert words in screen
 
 
+def test_status_explains_its_bar_and_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(status.COMMAND, "--help")
+
+    explained = " ".join(capsys.readouterr().out.split())
+    for words in ("█ active", "▒ cached", "· free", "committed: blocks", "headroom: free + cached − committed"):
+        assert words in explained
+
+
 @needs_tmpfs
 def test_status_as_json_has_one_document_per_engine_and_names_what_it_cannot_read(
     memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
@@ -114,10 +125,23 @@ def test_status_of_a_missing_or_empty_directory_says_how_to_get_a_ledger(tmp_pat
         run(status.COMMAND, "--directory", directory)
 
 
-def test_a_file_that_is_not_there_is_said_to_be_no_ledger(tmp_path: Path) -> None:
-    for command, arguments in ((status.COMMAND, ["--ledger", tmp_path / "x"]), (snapshot.COMMAND, [tmp_path / "x"])):
-        with pytest.raises(NoLedger, match="no ledger"):
-            run(command, *arguments)
+def test_an_empty_default_directory_says_how_to_get_a_ledger_or_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVLEDGER_DIR", str(tmp_path))
+
+    with pytest.raises(NoLedger, match=f"no ledger in {tmp_path}: start one with `kvledger engine`, or .* --directory"):
+        run(status.COMMAND)
+
+
+def test_a_file_that_is_not_there_is_said_to_be_no_ledger_and_how_to_find_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVLEDGER_DIR", "/ledgers")
+    for file, directory in ((tmp_path / "x", tmp_path), (tmp_path / "nowhere" / "x", "/ledgers")):
+        for command, arguments in ((status.COMMAND, ["--ledger", file]), (snapshot.COMMAND, [file])):
+            with pytest.raises(NoLedger, match=f"no ledger {file}: `kvledger status --directory {directory}`"):
+                run(command, *arguments)
 
 
 @needs_tmpfs
@@ -163,10 +187,10 @@ def test_snapshot_of_a_closed_ledger_finds_nothing(
 
 
 @needs_tmpfs
-def test_snapshot_without_requests_prints_no_table_of_them(
-    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spawn(CHILDREN, "work", memory).communicate(timeout=20)
+def test_snapshot_without_requests_prints_no_table_of_them(memory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger.create(memory, toy_limits(), allow_disk=True)
+    ledger.publish_now(idle=True)
+    ledger.close()
 
     assert run(snapshot.COMMAND, ledger_in(memory)) == 0
 
@@ -205,6 +229,24 @@ def test_the_agent_serves_until_it_is_told_to_stop(memory: Path, spawn: Spawn) -
 
     assert 'kvledger_engine_up{engine="golden",model="cell",rank="0"} 1.0' in page
     assert ready["url"].startswith("http://127.0.0.1:")
+
+
+@pytest.mark.e2e
+def test_an_agent_whose_directory_is_not_there_yet_waits_for_it_and_names_its_addresses(tmp_path: Path) -> None:
+    directory = tmp_path / "later"
+    command = [sys.executable, "-m", "kvledger_agent", "agent", "--directory", str(directory), "--port", "0"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, text=True, **pipes) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        first_page(ready.split()[4].rstrip(","))
+        process.send_signal(signal.SIGTERM)
+        log = process.communicate(timeout=10)[1]
+
+    assert ready.startswith(f"watching {directory}; metrics at http://127.0.0.1:")
+    assert ready.endswith("/v1/engines\n")
+    assert log.count(f"waiting for {directory} to appear") == 1
+    assert "rror" not in log
 
 
 @needs_tmpfs

@@ -28,6 +28,9 @@ from kvledger_agent.screen import console, engine_panel
 from kvledger_agent.sources import LedgerSources
 
 Look = Callable[[], tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]]
+_NO_DEFAULT = (
+    "start one with `kvledger engine`, or name its directory with --directory (`kvledger up` prints its own directory)"
+)
 _TROUBLE = (Verdict.LEAKING, Verdict.FROZEN, Verdict.STALLED)
 
 
@@ -49,6 +52,9 @@ class StatusCommand:
         where.add_argument("--ledger", type=Path, metavar="FILE", help="one ledger instead of a directory of them")
         parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
         parser.epilog = (
+            "The bar shows the pool: █ active (held by requests or pins), ▒ cached (kept for its prefix, evicted when "
+            "needed), · free. committed: blocks that admitted requests may still need up to max_tokens. "
+            "headroom: free + cached − committed; below 0, some of them may have to wait or be preempted. "
             "Where something looks wrong, a live engine is watched for some seconds before that is called a finding. "
             "Exit code 1: a finding, a suspicion that is still open, a frozen or stalled engine, or a ledger that "
             "cannot be read."
@@ -121,13 +127,15 @@ def _looker(args: argparse.Namespace) -> Iterator[Look]:
         with closing(open_ledger(args.ledger)) as source:
             yield lambda: ((source.look(),), ())
         return
-    directory = args.directory or default_directory()
+    directory, remedy = args.directory, f"start an engine with {DIRECTORY_VARIABLE}={args.directory}"
+    if directory is None:
+        directory, remedy = default_directory(), _NO_DEFAULT
     with closing(LedgerSources(directory)) as sources:
 
         def look() -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
             seen = sources.look()
             if not seen[1]:
-                raise NoLedger(f"no ledger in {directory}: start an engine with {DIRECTORY_VARIABLE}={directory}")
+                raise NoLedger(f"no ledger in {directory}: {remedy}")
             return seen
 
         yield look
