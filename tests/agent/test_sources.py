@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,13 @@ def by_key(seen: tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]) -> di
     return {s.source: (s.status, observations.get(s.source)) for s in seen[1]}
 
 
-def open_ledgers() -> list[str]:
-    """What ledgers this process holds open."""
-    links = (Path("/proc/self/fd") / fd for fd in os.listdir("/proc/self/fd"))
-    return [target for link in links if link.exists() and ".kvledger" in (target := os.readlink(link))]
+def open_ledgers(directory: Path) -> list[str]:
+    """What ledgers of a directory this process holds open; removed ones that are still held count too."""
+    held = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own descriptor
+            held.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in held if path.startswith(str(directory)) and ".kvledger" in path]
 
 
 @pytest.mark.needs("tmpfs")
@@ -81,7 +84,7 @@ def test_every_way_of_being_unreadable_has_its_status(memory: Path, spawn: Spawn
             "unnamed.kvledger": "not_a_ledger",
             "pipe:0": "not_a_ledger",
         }
-        assert len(open_ledgers()) == 1, "nothing that cannot be read is kept open"
+        assert len(open_ledgers(memory)) == 1, "nothing that cannot be read is kept open"
 
 
 @pytest.mark.needs("tmpfs")
@@ -92,7 +95,7 @@ def test_engines_come_and_go_and_a_removed_file_is_released(memory: Path, spawn:
         first = spawn(CHILDREN, "hold", memory, "a", 0)
         spawn(CHILDREN, "hold", memory, "a", 1)
         assert set(by_key(sources.look())) == {"a:0", "a:1"}
-        assert len(open_ledgers()) == 2
+        assert len(open_ledgers(memory)) == 2
 
         first.kill()
         first.wait()
@@ -100,8 +103,8 @@ def test_engines_come_and_go_and_a_removed_file_is_released(memory: Path, spawn:
 
         (memory / "a.0.00000001.kvledger").unlink()
         assert set(by_key(sources.look())) == {"a:1"}
-        assert len(open_ledgers()) == 1
-    assert open_ledgers() == []
+        assert len(open_ledgers(memory)) == 1
+    assert open_ledgers(memory) == []
 
 
 @pytest.mark.needs("tmpfs")
@@ -119,7 +122,7 @@ def test_the_newest_epoch_wins_and_the_old_file_is_let_go(memory: Path, spawn: S
 
         assert observation is not None
         assert (status, observation.identity.epoch) == ("idle", 2)
-        assert [Path(path).name for path in open_ledgers()] == ["a.0.00000002.kvledger"]
+        assert [Path(path).name for path in open_ledgers(memory)] == ["a.0.00000002.kvledger"]
 
 
 @pytest.mark.needs("tmpfs")
