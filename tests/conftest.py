@@ -10,8 +10,9 @@ import importlib.util
 import os
 import re
 import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -53,6 +54,14 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "tmpfs": (lambda: os.access("/dev/shm", os.W_OK), "no writable /dev/shm"),
 }
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory on tmpfs, gone after the test."""
+    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
+    yield directory
+    shutil.rmtree(directory)
 
 
 def _needed(item: pytest.Item) -> list[str]:

@@ -1,12 +1,10 @@
-"""Directories in memory for ledgers, children that write them, and the flag that rewrites golden files."""
+"""Children that write ledgers, and the flag that rewrites golden files."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,14 +24,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether to rewrite golden files: the flag, where this folder was named, or UPDATE_GOLDEN=1."""
     return bool(request.config.getoption("--update-golden", default=False)) or os.environ.get("UPDATE_GOLDEN") == "1"
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A directory on tmpfs, gone after the test."""
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-agent-test-", dir="/dev/shm"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @pytest.fixture

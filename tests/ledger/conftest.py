@@ -1,12 +1,10 @@
-"""Directories in memory for ledger files, and child processes that write them."""
+"""Child processes that write ledgers."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,14 +12,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 Spawn = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A directory on tmpfs, gone after the test."""
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,13 +26,6 @@ def engine() -> Iterator[EngineHandle]:
         yield handle
 
 
-@pytest.fixture
-def ledgers() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-drill-", dir="/dev/shm"))
-    yield directory
-    shutil.rmtree(directory)
-
-
 def test_the_documentation_promises_a_finding_for_every_fault_there_is() -> None:
     assert promised_findings().keys() == {kind.value for kind in FaultKind}
     assert all(promised_findings().values())
@@ -43,15 +34,15 @@ def test_the_documentation_promises_a_finding_for_every_fault_there_is() -> None
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_a_fault_is_found_from_the_file_as_promised_within_two_samples_after_the_grace(
-    kind: FaultKind, engine: EngineHandle, ledgers: Path
+    kind: FaultKind, engine: EngineHandle, memory: Path
 ) -> None:
-    results = [run_fault(engine, kind, seed, ledgers / str(seed)) for seed in range(SEEDS_PER_FAULT)]
+    results = [run_fault(engine, kind, seed, memory / str(seed)) for seed in range(SEEDS_PER_FAULT)]
     assert [r for r in results if not r.passed] == []
 
 
 @pytest.mark.timeout(900)
-def test_storms_without_a_fault_raise_no_finding_and_leave_nothing_held(engine: EngineHandle, ledgers: Path) -> None:
-    results = [run_clean(engine, seed, ledgers / str(seed)) for seed in range(CLEAN_STORMS)]
+def test_storms_without_a_fault_raise_no_finding_and_leave_nothing_held(engine: EngineHandle, memory: Path) -> None:
+    results = [run_clean(engine, seed, memory / str(seed)) for seed in range(CLEAN_STORMS)]
     assert [r for r in results if not r.passed] == []
     assert sum(r.cancellations for r in results) > 0
     assert sum(r.preemptions for r in results) > 0
@@ -60,8 +51,8 @@ def test_storms_without_a_fault_raise_no_finding_and_leave_nothing_held(engine: 
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
 @pytest.mark.needs("distribution")
-def test_whatever_is_killed_is_seen_dead_at_once_and_no_counter_goes_back(ledgers: Path) -> None:
-    result = run_kills(ledgers, rounds=10, agent_rounds=5, seed=1)
+def test_whatever_is_killed_is_seen_dead_at_once_and_no_counter_goes_back(memory: Path) -> None:
+    result = run_kills(memory, rounds=10, agent_rounds=5, seed=1)
     assert result.complaints == []
     assert result.passed
     assert result.kills_inside_publication == 5
@@ -70,8 +61,8 @@ def test_whatever_is_killed_is_seen_dead_at_once_and_no_counter_goes_back(ledger
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.needs("distribution")
-def test_a_stopped_engine_is_frozen_and_an_abandoned_idle_one_holds_nothing(ledgers: Path) -> None:
-    result = run_stops(ledgers, rounds=1)
+def test_a_stopped_engine_is_frozen_and_an_abandoned_idle_one_holds_nothing(memory: Path) -> None:
+    result = run_stops(memory, rounds=1)
     assert result.complaints == []
     assert result.passed
     assert result.idle_aborts == 1
