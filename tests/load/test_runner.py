@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 from collections import Counter
 from collections.abc import Callable, Coroutine
 
@@ -217,6 +218,7 @@ def test_cancelling_the_run_closes_every_request() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_endpoint_that_goes_away_leaves_failures_and_no_exception() -> None:
     async def run() -> LoadReport:
         async with serving(stream_slowly(first_seconds=0, token_seconds=0.05)) as endpoint:
@@ -226,6 +228,8 @@ def test_an_endpoint_that_goes_away_leaves_failures_and_no_exception() -> None:
         return await task
 
     report = asyncio.run(run())
+    # The endpoint of this test vanishes while it accepts; the sockets it leaves are its own, and go here, not later.
+    gc.collect()
 
     assert report.failed > 0
     assert set(report.failures) <= {"connect", "disconnected", "stream_cut"}

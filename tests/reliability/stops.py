@@ -18,7 +18,8 @@ from tests.reliability.pages import Page, samples_of
 from tests.reliability.processes import AgentProcess, EngineProcess, LoadProcess
 
 STILL_STOPPED_SECONDS = 4.0
-STORM_SECONDS = 4.0
+STORM_SECONDS = 10.0
+SETTLE_SECONDS = 2.5
 PATIENCE_SECONDS = 45.0
 POLL_SECONDS = 0.2
 
@@ -55,9 +56,8 @@ def run_stops(directory: Path, *, rounds: int, tick: Callable[[], None] = lambda
 
 
 def _stop_in_a_storm(engine: EngineProcess, agent: AgentProcess, seed: int, result: StopResult) -> None:
-    with LoadProcess(engine.url, seed=seed, seconds=2 * STORM_SECONDS):
-        _watch(agent, result, STORM_SECONDS / 2)
-        os.kill(engine.core_pid, signal.SIGSTOP)
+    with LoadProcess(engine.url, seed=seed, seconds=STORM_SECONDS):
+        _stop_while_busy(engine, agent, result)
         try:
             # On a busy machine steps are long, and with them the time after which silence means frozen.
             verdicts = _watch(agent, result, PATIENCE_SECONDS, until="frozen")
@@ -67,8 +67,26 @@ def _stop_in_a_storm(engine: EngineProcess, agent: AgentProcess, seed: int, resu
         result.frozen_seen += "frozen" in verdicts
         if "frozen" not in verdicts:
             result.complaints.append(f"round {seed}: a stopped engine was shown as {sorted(verdicts)}")
-        _watch(agent, result, STORM_SECONDS / 2)
+        _watch(agent, result, SETTLE_SECONDS)
     _await_idle(agent, result)
+
+
+def _stop_while_busy(engine: EngineProcess, agent: AgentProcess, result: StopResult) -> None:
+    """Stop the core while it has work: one that is stopped while idle is idle, since it would run no code anyway."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if not _is_idle(_look(agent, result) or {}):
+            os.kill(engine.core_pid, signal.SIGSTOP)
+            _watch(agent, result, SETTLE_SECONDS)
+            if not _is_idle(_look(agent, result) or {}):
+                return
+            os.kill(engine.core_pid, signal.SIGCONT)
+        time.sleep(POLL_SECONDS)
+    raise TimeoutError(f"the engine was never busy within {PATIENCE_SECONDS} s")
+
+
+def _is_idle(page: Page) -> bool:
+    return all(value == 1 for _, value in page.get("kvledger_engine_idle", []))
 
 
 def _abort_an_idle_engine(engine: EngineProcess, agent: AgentProcess, result: StopResult) -> None:
@@ -111,9 +129,8 @@ def _await_idle(agent: AgentProcess, result: StopResult) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         page = _look(agent, result) or {}
-        idle = any(value == 1 for _, value in page.get("kvledger_engine_idle", []))
         active = sum(v for labels, v in page.get("kvledger_pool_blocks", []) if labels["state"] == "active")
-        if idle and not active:
+        if page and _is_idle(page) and not active:
             return
         time.sleep(POLL_SECONDS)
     result.complaints.append(f"not idle with nothing active within {PATIENCE_SECONDS} s")
