@@ -88,14 +88,15 @@ class Watcher:
         self._counters.update(counters)
 
 
-def is_up(page: Page) -> bool:
-    """The page shows a live engine that has completed steps."""
-    return any(v == 1 for _, v in page.get("kvledger_engine_up", []))
+def shows(start: int, *, up: bool) -> Callable[[Page], bool]:
+    """Whether a page shows the engine's start number `start` (from 0), and shows it live or dead."""
 
+    def holds(page: Page) -> bool:
+        restarts = [value for _, value in page.get("kvledger_engine_restarts_total", [])]
+        alive = [value for _, value in page.get("kvledger_engine_up", [])]
+        return restarts == [start] and alive == [float(up)]
 
-def is_down(page: Page) -> bool:
-    """The page shows the engine, and shows it dead."""
-    return any(v == 0 for _, v in page.get("kvledger_engine_up", []))
+    return holds
 
 
 @contextmanager
@@ -134,10 +135,10 @@ def run_kills(
 def _kill_engine(directory: Path, rng: random.Random, number: int, watcher: Watcher) -> None:
     inside = number % 2 == 0
     with crashing_engine(directory, number, rng.randint(5_000, MOST_STORES) if inside else 0) as engine:
-        watcher.wait("seen up", PATIENCE_SECONDS, is_up)
         if inside:
-            engine.wait(PATIENCE_SECONDS)
+            engine.wait(PATIENCE_SECONDS)  # it may be gone before the agent has ever looked
         else:
+            watcher.wait("seen up", PATIENCE_SECONDS, shows(number, up=True))
             time.sleep(rng.uniform(0, 0.5))
             engine.kill()
             engine.wait()
@@ -145,18 +146,18 @@ def _kill_engine(directory: Path, rng: random.Random, number: int, watcher: Watc
             watcher.result.complaints.append(f"engine {number} ended with {engine.returncode}, not by the kill")
         watcher.result.engine_kills += 1
         watcher.result.kills_inside_publication += inside
-        seen = watcher.wait(f"seen dead (engine {number})", DEADLINE_SECONDS, is_down)
+        seen = watcher.wait(f"seen dead (engine {number})", DEADLINE_SECONDS, shows(number, up=False))
         if seen is not None:
             watcher.result.seconds_to_seen.append(seen)
 
 
 def _kill_agent(directory: Path, rng: random.Random, number: int, watcher: Watcher) -> None:
     with crashing_engine(directory, number, 0) as engine:
-        watcher.wait("seen up", PATIENCE_SECONDS, is_up)
+        watcher.wait("seen up", PATIENCE_SECONDS, shows(number, up=True))
         time.sleep(rng.uniform(0, 0.3))
         watcher.agent.kill()
         watcher.result.agent_kills += 1
         watcher.agent.start()
-        watcher.wait("seen up by the new agent", PATIENCE_SECONDS, is_up)
+        watcher.wait("seen up by the new agent", PATIENCE_SECONDS, shows(number, up=True))
         if engine.poll() is not None:
             watcher.result.complaints.append("the engine died with the agent")
