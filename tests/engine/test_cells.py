@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_the_seed_counts_only_where_there_is_a_temperature() -> None:
 # -- each of these must change an output ------------------------------------------------------------------------------
 
 
-class Tampering(CellModel):
+class Tampering(CellModel, ABC):
     """A cell model that is handed a damaged batch."""
 
     def __init__(self, **sizes: int) -> None:
@@ -117,8 +118,9 @@ class Tampering(CellModel):
         self.damaged += changed is not batch
         return super().execute(changed)
 
+    @abstractmethod
     def damage(self, batch: Batch) -> Batch:
-        raise NotImplementedError
+        """The batch as it is handed on; the same object where there is nothing to damage."""
 
 
 class WithoutCopies(Tampering):
