@@ -38,7 +38,7 @@ up: $(INSTALLED) ## start an engine, its agent and a load, and say what to open
 	@$(BIN)/kvledger up $(ARGS)
 
 test: $(INSTALLED) promtool lint ## everything CI checks: format, lint, types, import rules, tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: $(INSTALLED) ## format, lint, types and import rules, without the tests
 	$(BIN)/ruff format --check .

@@ -48,7 +48,11 @@ class Compute(Protocol):
     """Fills the cache for a batch and draws its samples."""
 
     def execute(self, batch: Batch) -> I32:
-        """One token id per sample, I32[m]. Whatever it raises ends the requests of the batch as `engine_error`."""
+        """One token id per sample, I32[m].
+
+        What it raises ends the requests of the batch: `MemoryError` as `out_of_memory`, anything else as
+        `engine_error`. After `ComputeLost` every request ends and the engine stops.
+        """
 
 
 @dataclass(frozen=True)

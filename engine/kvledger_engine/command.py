@@ -25,6 +25,7 @@ from kvledger_engine.bridge import Bridge
 from kvledger_engine.errors import EngineError
 from kvledger_engine.options import CoreOptions, add_arguments, core_options
 from kvledger_engine.server import CompletionServer
+from kvledger_engine.tokenizer import open_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ async def _serve(options: CoreOptions, listening: socket.socket, *, as_json: boo
 
 @asynccontextmanager
 async def _listening(bridge: Bridge, listening: socket.socket) -> AsyncIterator[None]:
-    app = CompletionServer(bridge).app
+    app = CompletionServer(bridge, open_tokenizer(bridge.hello.tokenizer_path)).app
     # Without handler_cancellation a client that leaves is not noticed.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,6 +12,7 @@ import msgspec
 
 from kvledger.words import RejectionReason, RequestClass
 from kvledger_engine.messages import NewRequest
+from kvledger_engine.tokenizer import Tokenizer
 from kvledger_engine.wire import BAD_REQUEST, ApiError
 
 MAX_BODY_BYTES = 32 << 20
@@ -38,7 +39,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class CompletionBody(msgspec.Struct):
-    """OpenAI's fields, and vLLM's `cache_salt` and `stop_token_ids`. Unknown ones are ignored, as both do."""
+    """OpenAI's fields, and vLLM's `cache_salt`, `stop_token_ids`, `ignore_eos`. Unknown ones are ignored, as both do."""
 
     prompt: msgspec.Raw
     model: str | None = None
@@ -51,6 +52,7 @@ class CompletionBody(msgspec.Struct):
     user: str | None = None
     cache_salt: str | None = None
     stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
     stop: str | list[str] | None = None
     echo: bool | None = None
     logprobs: int | None = None
@@ -59,11 +61,13 @@ class CompletionBody(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What requests are checked against: the model's name, its vocabulary and its longest context."""
+    """What requests are read with: the model's name, vocabulary, longest context, tokenizer and tokens that end it."""
 
     model: str
     vocab_size: int
     max_model_len_tokens: int
+    tokenizer: Tokenizer
+    eos_token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +111,16 @@ def parse_completion(
         temperature=temperature,
         seed=drawn if found.seed is None else found.seed,
         salt=found.cache_salt or "",
-        stop_tokens=found.stop_token_ids or [],
+        stop_tokens=_stop_tokens(found, served),
         arrived_ns=arrived_ns,
     )
     options = found.stream_options or StreamOptions()
     return Completion(request=request, stream=bool(found.stream), include_usage=options.include_usage)
+
+
+def _stop_tokens(body: CompletionBody, served: Served) -> list[int]:
+    own = [] if body.ignore_eos else served.eos_token_ids
+    return list(dict.fromkeys((*own, *(body.stop_token_ids or []))))
 
 
 def malformed(headers: Mapping[str, str], request_id: str) -> NewRequest:
@@ -154,21 +163,23 @@ def _refuse_unsupported(body: CompletionBody, served: Served) -> None:
 
 
 def _prompt_tokens(raw: msgspec.Raw, served: Served) -> list[int]:
-    """Token ids of a prompt: a string's UTF-8 bytes, an array of ids, or an array with one of either.
+    """Token ids of a prompt: a string as the tokenizer has it, an array of ids, or an array with one of either.
 
     One beyond what any context holds is cut: the core's verdict is the same, and the socket carries no megabytes that
     nobody will compute.
     """
-    tokens = _read_prompt(bytes(raw).strip())[: max(served.max_model_len_tokens, LONG_PROMPT_TOKENS) + 1]
+    tokens = _read_prompt(bytes(raw).strip(), served.tokenizer)[
+        : max(served.max_model_len_tokens, LONG_PROMPT_TOKENS) + 1
+    ]
     if tokens and max(tokens) >= served.vocab_size:
         raise BadBody(f"the prompt has token ids beyond the vocabulary of {served.vocab_size}", param="prompt")
     return tokens
 
 
-def _read_prompt(raw: bytes) -> list[int]:
+def _read_prompt(raw: bytes, tokenizer: Tokenizer) -> list[int]:
     try:
         if raw.startswith(b'"'):
-            return list(_TEXT.decode(raw).encode())
+            return tokenizer.encode(_TEXT.decode(raw))
         if not _ARRAY_OF_PROMPTS.match(raw):
             return _IDS.decode(raw)
         prompts = _PROMPTS.decode(raw)
@@ -176,7 +187,7 @@ def _read_prompt(raw: bytes) -> list[int]:
         raise BadBody(f"prompt must be a string or an array of token ids: {error}", param="prompt") from error
     if len(prompts) != 1:
         raise BadBody(f"{len(prompts)} prompts in one request: send one request for each", param="prompt")
-    return list(prompts[0].encode()) if isinstance(prompts[0], str) else prompts[0]
+    return tokenizer.encode(prompts[0]) if isinstance(prompts[0], str) else prompts[0]
 
 
 def _tenant(header: str | None, user: str | None) -> str:

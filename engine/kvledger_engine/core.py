@@ -105,6 +105,8 @@ class Core:
             self._obey()
             if self._engine.has_work:
                 outgoing += self._engine.step()
+            if self._engine.compute_lost:
+                self._drain()
             self._send(outgoing)
         self._channel.flush_within(LAST_FRAMES_SECONDS)
 
@@ -198,9 +200,9 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
 
 
 def main(descriptor: int, options: CoreOptions) -> int:
-    """Run a core on an inherited socket. Returns 0 after a clean end with the ledger closed, 1 if it cannot start.
+    """Run a core on an inherited socket. Returns 0 after a clean end, 1 if it cannot start or cannot go on.
 
-    A defect of the engine ends the process with a traceback and leaves the ledger as it is, for whoever examines it.
+    Where there was a ledger it is closed. A defect of the engine ends the process with a traceback and leaves the ledger as it is, for whoever examines it.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with Terminations().watched() as terminations, closing(CoreChannel(socket.socket(fileno=descriptor))) as channel:
@@ -213,7 +215,7 @@ def main(descriptor: int, options: CoreOptions) -> int:
         channel.send([hello])
         Core(engine, channel, terminations, drain_timeout_seconds=options.drain_timeout_seconds).run()
         engine.close()
-    return 0
+    return 1 if engine.compute_lost else 0
 
 
 if __name__ == "__main__":

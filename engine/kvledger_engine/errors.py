@@ -2,11 +2,16 @@
 
 EngineError                     exit code 1
 ├── BadConfig                   a configuration that makes no engine (exit code 2)
+├── NotEnoughMemory             tensors that the device has no memory for at the start (exit code 2)
+├── NonFiniteLogits             a step whose logits are no numbers; its requests end, the next step may be fine
+├── ComputeLost                 a device or model that computes nothing any more
 └── NotEnoughBlocks             an allocation that cannot be served now; nothing was taken
     └── ArenaFull               blocks there may be, but no chunk in which a table could name them
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class EngineError(Exception):
@@ -19,6 +24,30 @@ class BadConfig(EngineError):
     """A configuration that makes no engine; the message names the value and the remedy."""
 
     exit_code = 2
+
+
+class NonFiniteLogits(EngineError):
+    """Logits of a step are NaN or infinite: nothing can be drawn from them. Later steps may be fine."""
+
+    def __init__(self, slots: Sequence[int]) -> None:
+        super().__init__(
+            f"logits of request slots {list(slots)} are not finite: check the weights, or use a wider --dtype"
+        )
+        self.slots = slots
+
+
+class ComputeLost(EngineError):
+    """The compute failed in a way after which no step can succeed. The remedy is to start the engine again."""
+
+
+class NotEnoughMemory(EngineError):
+    """Tensors that do not fit on the device when the engine starts; the message says what, how much and the remedy."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, wanted_bytes: int, remedy: str) -> None:
+        super().__init__(f"no memory for {what}, {wanted_bytes:,} bytes: {remedy}")
+        self.wanted_bytes = wanted_bytes
 
 
 class NotEnoughBlocks(EngineError):

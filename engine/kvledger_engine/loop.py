@@ -19,6 +19,7 @@ from kvledger_engine.admission import Door, Refusal, is_tenant_name
 from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.ending import Ending
+from kvledger_engine.errors import ComputeLost
 from kvledger_engine.faults import FaultPlan
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, NewRequest, Refused, Token
@@ -44,6 +45,8 @@ class EngineLoop:
         self._queue = WaitQueue(ledger)
         self._door = Door(config, self._requests, self._queue)
         self._ending = Ending(ledger, self._requests, self._cache)
+        self.compute_lost = False
+        """Whether the compute has said that it can do no further step: all requests have ended, none is taken."""
         self._scheduler = Scheduler(
             config, ledger, requests=self._requests, cache=self._cache, queue=self._queue, ending=self._ending
         )
@@ -196,6 +199,10 @@ class EngineLoop:
         except MemoryError:
             logger.exception("step=%d rows=%d end=out_of_memory", self._ledger.seq, len(batch.slots))
             return FinishReason.OUT_OF_MEMORY
+        except ComputeLost:
+            logger.exception("step=%d rows=%d end=engine_error compute=lost", self._ledger.seq, len(batch.slots))
+            self.compute_lost = True
+            return FinishReason.ENGINE_ERROR
         except Exception:
             logger.exception("step=%d rows=%d end=engine_error", self._ledger.seq, len(batch.slots))
             return FinishReason.ENGINE_ERROR
@@ -208,8 +215,19 @@ class EngineLoop:
         assert sampled is not None
         # What the failed step wrote is not in the prefix index, and everybody who could read it ends here; copies
         # that were not made go with the blocks they were meant for.
+        if self.compute_lost:
+            self._end_all(sampled)
+            return
         groups = [self._requests.group(slot) for slot in batch.slots.tolist()]
         self._ending.end(np.concatenate(groups), sampled, release=ReleaseCause.ERROR)
+        self._scheduler.drop_ended()
+
+    def _end_all(self, reason: FinishReason) -> None:
+        """End every request, waiting ones too, and take no other: nothing will be computed any more."""
+        self.drain()
+        live = self._requests.live_slots()
+        self._leave_queue(live)
+        self._ending.end(live, reason, release=ReleaseCause.ERROR)
         self._scheduler.drop_ended()
 
     def _publish(self) -> None:

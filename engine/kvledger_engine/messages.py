@@ -44,13 +44,18 @@ class Drain(msgspec.Struct, tag="drain", frozen=True):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=True):
-    """The core is ready: what the HTTP side must know to answer."""
+    """The core is ready: what the HTTP side must know to answer.
+
+    `tokenizer_path` is the checkpoint's `tokenizer.json`, empty where tokens are bytes.
+    """
 
     engine: str
     model: str
     max_model_len_tokens: int
     vocab_size: int
     ledger_path: str
+    tokenizer_path: str = ""
+    eos_token_ids: list[int] = []
 
 
 class StartFailed(msgspec.Struct, tag="start_failed", frozen=True, array_like=True):

@@ -87,6 +87,10 @@ class RequestTable:
         """The request's sequences that have not ended, the leader first; empty for an unknown id."""
         return np.array(self._live.get(request_id, ()), np.int32)
 
+    def live_slots(self) -> I32:
+        """Every sequence that has not ended."""
+        return np.array([slot for slots in self._live.values() for slot in slots], np.int32)
+
     def group(self, leader: int) -> I32:
         """A sequence together with those that are to be forked from it."""
         rest = self.unforked.get(leader)

@@ -17,7 +17,8 @@ from kvledger_engine import completion, wire
 from kvledger_engine.bridge import Bridge, EngineGone, Inbox, Reply
 from kvledger_engine.completion import BadBody, Completion, Served
 from kvledger_engine.messages import Finished, Refused, Token
-from kvledger_engine.sse import DONE, ChunkWriter, text_of, usage_of
+from kvledger_engine.sse import DONE, ChunkWriter, usage_of
+from kvledger_engine.tokenizer import Detokenizer, Tokenizer
 from kvledger_engine.wire import ApiError
 
 SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -27,11 +28,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class CompletionServer:
     """The routes over one bridge. Run its `app` with `handler_cancellation=True`, or disconnects go unseen."""
 
-    def __init__(self, bridge: Bridge) -> None:
+    def __init__(self, bridge: Bridge, tokenizer: Tokenizer) -> None:
         hello = bridge.hello
         self._bridge = bridge
         self._served = Served(
-            model=hello.model, vocab_size=hello.vocab_size, max_model_len_tokens=hello.max_model_len_tokens
+            model=hello.model,
+            vocab_size=hello.vocab_size,
+            max_model_len_tokens=hello.max_model_len_tokens,
+            tokenizer=tokenizer,
+            eos_token_ids=hello.eos_token_ids,
         )
         self._created = int(time.time())
         self.app = web.Application(client_max_size=completion.MAX_BODY_BYTES, middlewares=[_typed_errors])
@@ -113,6 +118,7 @@ class CompletionServer:
     async def _whole(self, asked: Completion, inbox: Inbox, replies: list[Reply]) -> web.Response:
         """The answer to a request that is not streamed."""
         request = asked.request
+        streams = self._detokenizers(request.n)
         texts: list[list[str]] = [[] for _ in range(request.n)]
         ends: dict[int, Finished] = {}
         while True:
@@ -121,12 +127,16 @@ class CompletionServer:
                     self._bridge.close(inbox, CancelCause.API)
                     return _error(error)
                 if isinstance(reply, Token):
-                    texts[reply.index].append(text_of(reply.token))
+                    texts[reply.index].append(streams[reply.index].feed(reply.token))
                 elif isinstance(reply, Finished):
+                    texts[reply.index].append(streams[reply.index].end())
                     ends[reply.index] = reply
             if len(ends) == request.n:
                 return _json(self._document(request.request_id, texts, ends))
             replies = await inbox.take()
+
+    def _detokenizers(self, sequences: int) -> list[Detokenizer]:
+        return [self._served.tokenizer.stream() for _ in range(sequences)]
 
     def _document(self, request_id: str, texts: list[list[str]], ends: dict[int, Finished]) -> dict[str, object]:
         choices = [
@@ -173,8 +183,9 @@ class CompletionServer:
         replies: list[Reply],
     ) -> None:
         ends: list[Finished] = []
+        streams = self._detokenizers(asked.request.n)
         while True:
-            chunks, failed = _events(writer, replies, ends)
+            chunks, failed = _events(writer, streams, replies, ends)
             ended = failed or len(ends) == asked.request.n
             if failed:
                 self._bridge.close(inbox, CancelCause.API)
@@ -193,17 +204,19 @@ def _failure(reply: Reply) -> ApiError | None:
     return wire.refusal(reply) if isinstance(reply, Refused) else wire.failed_ending(reply.reason)
 
 
-def _events(writer: ChunkWriter, replies: list[Reply], ends: list[Finished]) -> tuple[list[bytes], bool]:
+def _events(
+    writer: ChunkWriter, streams: list[Detokenizer], replies: list[Reply], ends: list[Finished]
+) -> tuple[list[bytes], bool]:
     """The events for `replies`, whose proper endings go to `ends`; and whether the last one is an error."""
     chunks = []
     for reply in replies:
         if isinstance(reply, Token):
-            chunks.append(writer.token(reply.index, reply.token))
+            chunks.append(writer.token(reply.index, streams[reply.index].feed(reply.token)))
         elif (error := _failure(reply)) is not None:
             return [*chunks, writer.error(error)], True
         elif isinstance(reply, Finished):
             ends.append(reply)
-            chunks.append(writer.finish(reply.index, reply.reason))
+            chunks.append(writer.finish(reply.index, streams[reply.index].end(), reply.reason))
     return chunks, False
 
 

@@ -1,34 +1,20 @@
-"""Tokens as text and as server-sent events. Builds bytes; never does I/O.
+"""The events of a streamed completion. Builds bytes; never does I/O, and knows no tokenizer.
 
 A stream's chunks differ in a few bytes only, so everything around them is built once per request and sequence.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+
+import msgspec
 
 from kvledger_engine.messages import Finished
 from kvledger_engine.wire import ApiError
 
 DONE = b"data: [DONE]\n\n"
-BYTE_TOKENS = 256
 
-
-def text_of(token: int) -> str:
-    """A token as text: the character of its number, or its number in angle brackets beyond the 256 byte tokens."""
-    return chr(token) if token < BYTE_TOKENS else f"<{token}>"
-
-
-def _json(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
-_TEXTS = tuple(_json(text_of(token)) for token in range(BYTE_TOKENS))
-
-
-def _json_text(token: int) -> bytes:
-    return _TEXTS[token] if token < BYTE_TOKENS else _json(text_of(token))
+_json = msgspec.json.encode
 
 
 class ChunkWriter:
@@ -41,15 +27,15 @@ class ChunkWriter:
         # With include_usage every chunk carries the field, and all but the last one carry null (OpenAI's rule).
         usage = b',"usage":null' if include_usage else b""
         self._after = b',"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
-        self._finish = b'"","logprobs":null,"finish_reason":"%b"}]' + usage + b"}\n\n"
+        self._finish = b',"logprobs":null,"finish_reason":"%b"}]' + usage + b"}\n\n"
 
-    def token(self, index: int, token: int) -> bytes:
-        """One token of sequence `index`."""
-        return self._before[index] + _json_text(token) + self._after
+    def token(self, index: int, text: str) -> bytes:
+        """What one token brought to the text of sequence `index`."""
+        return self._before[index] + _json(text) + self._after
 
-    def finish(self, index: int, reason: str) -> bytes:
-        """The end of sequence `index`."""
-        return self._before[index] + self._finish % reason.encode()
+    def finish(self, index: int, text: str, reason: str) -> bytes:
+        """The end of sequence `index`, with the rest of its text."""
+        return self._before[index] + _json(text) + self._finish % reason.encode()
 
     def usage(self, finished: Sequence[Finished]) -> bytes:
         """The last chunk of a stream with `include_usage`."""

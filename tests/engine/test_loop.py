@@ -14,6 +14,7 @@ from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, RequestState
 from kvledger_engine.batch import Batch
 from kvledger_engine.cells import CellModel
+from kvledger_engine.errors import ComputeLost
 from tests.engine.rig import STEP_NS, VOCABULARY, Rig, expected, oracle, request
 
 # -- cancellation -----------------------------------------------------------------------------------------------------
@@ -283,6 +284,21 @@ def test_a_failing_step_ends_its_requests_and_only_those(at_step: int, error: Ex
         assert rig.outcome.tokens[key] == whole[key]
     assert rig.count("requests_total", finish_reason=reason) == len(ended)
     rig.check_empty()
+
+
+@pytest.mark.parametrize("at_step", [1, 2, 3, 6])
+def test_a_lost_compute_ends_every_request_and_takes_no_other(at_step: int) -> None:
+    failing = Failing(at_step, ComputeLost("the device is gone"))
+    rig = Rig(compute=failing, max_num_seqs=3, max_num_batched_tokens=8)
+    rig.submit(request("a", 6, 5), request("forks", 14, 5, n=2, temperature=1.0), request("waits", 9, 5))
+    rig.step(at_step)
+    assert rig.loop.compute_lost
+    assert not rig.loop.has_work
+    assert len(rig.outcome.reasons) == 4
+    assert set(rig.outcome.reasons.values()) <= {"length", "engine_error"}
+    assert "engine_error" in rig.outcome.reasons.values()
+    rig.check_empty()
+    assert [answer.reason for answer in rig.submit(request("late"))] == ["draining"]
 
 
 def test_a_failing_prefill_ends_the_sequences_to_be_forked_from_it_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,9 @@ from kvledger_engine.completion import (
     parse_completion,
     request_id_of,
 )
+from kvledger_engine.tokenizer import ByteTokenizer
 
-SERVED = Served(model="cell", vocab_size=256, max_model_len_tokens=4096)
+SERVED = Served(model="cell", vocab_size=256, max_model_len_tokens=4096, tokenizer=ByteTokenizer())
 
 
 def parse(body: object, **headers: str) -> Completion:
@@ -43,7 +45,20 @@ def test_null_means_the_default_as_it_does_for_openai() -> None:
 
 
 def test_fields_that_are_not_known_are_ignored() -> None:
-    assert parse({"prompt": "hi", "top_p": 0.9, "ignore_eos": True}).request.prompt == [104, 105]
+    assert parse({"prompt": "hi", "top_p": 0.9, "best_of": 3}).request.prompt == [104, 105]
+
+
+def test_the_models_end_tokens_stop_a_request_unless_it_ignores_them() -> None:
+    served = replace(SERVED, eos_token_ids=[2, 7])
+
+    def stops(**fields: object) -> list[int]:
+        body = json.dumps({"prompt": "hi", **fields}).encode()
+        return parse_completion(body, {}, served, request_id="cmpl-x", arrived_ns=5).request.stop_tokens
+
+    assert stops() == [2, 7]
+    assert stops(stop_token_ids=[9, 7]) == [2, 7, 9]
+    assert stops(ignore_eos=True) == []
+    assert stops(ignore_eos=True, stop_token_ids=[9]) == [9]
 
 
 def test_a_seed_is_drawn_only_where_it_matters_and_none_is_given() -> None:

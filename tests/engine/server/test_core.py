@@ -8,12 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from kvledger.views import I32
 from kvledger.writer import Ledger
 from kvledger_engine import core as core_module
+from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.cells import CellModel
 from kvledger_engine.channel import CoreChannel, encode_frame, reader_of_core
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.core import Core, Terminations
+from kvledger_engine.errors import ComputeLost
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import Drain, Finished, FromCore, NewRequest, Token
 
@@ -22,15 +25,28 @@ CONFIG = EngineConfig(
 )
 
 
+class LostAfter(CellModel):
+    """A cell model that is lost after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(capacity_blocks=1024, block_size_tokens=16, vocab_size=256)
+        self._left = steps
+
+    def execute(self, batch: Batch) -> I32:
+        self._left -= 1
+        if self._left < 0:
+            raise ComputeLost("the device is gone")
+        return super().execute(batch)
+
+
 class Run:
     """A core in a thread over a ledger in memory; `peer` is the HTTP process's end of its socket."""
 
-    def __init__(self, terminations: Terminations) -> None:
+    def __init__(self, terminations: Terminations, compute: Compute) -> None:
         ours, self.peer = socket.socketpair()
         self.ledger = Ledger.in_memory(CONFIG.limits())
-        cells = CellModel(capacity_blocks=1024, block_size_tokens=16, vocab_size=256)
         self.channel = CoreChannel(ours)
-        engine = EngineLoop(CONFIG, self.ledger, cells)
+        engine = EngineLoop(CONFIG, self.ledger, compute)
         self.core = Core(engine, self.channel, terminations, drain_timeout_seconds=60)
         self.thread = threading.Thread(target=self.core.run, daemon=True)
         self.thread.start()
@@ -47,10 +63,16 @@ class Run:
 
 
 @pytest.fixture
-def run() -> Iterator[Run]:
+def compute() -> Compute:
+    """What the core computes with."""
+    return CellModel(capacity_blocks=1024, block_size_tokens=16, vocab_size=256)
+
+
+@pytest.fixture
+def run(compute: Compute) -> Iterator[Run]:
     """A running core."""
     terminations = Terminations()
-    made = Run(terminations)
+    made = Run(terminations, compute)
     yield made
     made.peer.close()
     made.thread.join(10)
@@ -88,4 +110,16 @@ def test_a_peer_that_closes_ends_the_core_with_nothing_held(run: Run) -> None:
     run.peer.close()
     run.thread.join(10)
     assert not run.thread.is_alive()
+    assert run.gauge("active_blocks") == 0
+
+
+@pytest.mark.parametrize("compute", [LostAfter(3)])
+def test_a_core_whose_compute_is_lost_tells_every_client_and_ends(run: Run) -> None:
+    requests = [NewRequest(request_id=f"r{i}", prompt=[i] * 400, max_tokens=8000) for i in range(16)]
+    run.peer.sendall(encode_frame(requests))
+    run.thread.join(10)
+    assert not run.thread.is_alive()
+    run.channel.close()
+    ends = {message.request_id: message.reason for message in run.read_to_the_end() if isinstance(message, Finished)}
+    assert ends == {f"r{i}": "engine_error" for i in range(16)}
     assert run.gauge("active_blocks") == 0
