@@ -1,4 +1,4 @@
-"""Which ledger files of a directory are current: the newest epoch of every (engine, rank). Looks at names only."""
+"""Which ledger files of a directory are current: the newest epoch of every (engine, rank). Knows names and magics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvledger.recording import is_recording
 from kvledger.segment import SUFFIX, parse_name
 
 
@@ -22,6 +23,8 @@ class LedgerFile:
 def scan(directory: Path) -> dict[str, LedgerFile]:
     """The newest ledger of every engine, by key. A file with the suffix but no ledger's name stands under its own name.
 
+    A recording is no engine's ledger, whatever it is called, and is left out.
+
     Raises `FileNotFoundError`, `NotADirectoryError` or `PermissionError` for the directory itself.
     """
     newest: dict[str, LedgerFile] = {}
@@ -29,7 +32,7 @@ def scan(directory: Path) -> dict[str, LedgerFile]:
         for entry in entries:
             if not entry.name.endswith(SUFFIX) or entry.name.startswith("."):
                 continue
-            found = _ledger_file(Path(entry.path))
+            found = None if is_recording(Path(entry.path)) else _ledger_file(Path(entry.path))
             if found is not None and (found.key not in newest or newest[found.key].epoch < found.epoch):
                 newest[found.key] = found
     return dict(sorted(newest.items()))

@@ -19,7 +19,16 @@ from kvledger_agent.grace import Grace, GraceClock, grace_of
 from kvledger_agent.leaks import Final, Key, LeakTracker, key_of
 from kvledger_agent.lengths import effective_concurrency
 from kvledger_agent.observation import Finding, Observation
-from kvledger_agent.observe import clock_of, groups_of, identity_of, is_final, liveness_of, pool_of, totals_of
+from kvledger_agent.observe import (
+    clock_of,
+    groups_of,
+    identity_of,
+    is_cut_short,
+    is_final,
+    liveness_of,
+    pool_of,
+    totals_of,
+)
 from kvledger_agent.observe_requests import requests_view
 from kvledger_agent.verdict import verdict_of
 from kvledger_agent.violations import ViolationTracker
@@ -101,7 +110,7 @@ class LedgerSource:
 
     def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...]]:
         # Limits of pins and ended requests run in the time that counts: a stopped engine makes none of them overdue.
-        now_ns = sample.now_ns if sample.status is ReadStatus.IDLE else sample.clock_ns
+        now_ns = sample.now_ns if sample.status_then is ReadStatus.IDLE else sample.clock_ns
         audit = self.reader.audit(now_ns)
         facts, grace = facts_of(audit), grace_of(sample)
         quiet = audit.quiescent and audit.published_seq == sample.published_seq
@@ -131,7 +140,7 @@ class LedgerSource:
             clock=self._clock,
             grace=grace,
             confirmed=self._second_look(found, audit.now_ns),
-            final=Final(audit.published_seq, audit.writing_seq != audit.published_seq) if final else None,
+            final=Final(audit.published_seq, is_cut_short(sample, audit)) if final else None,
         )
 
     def _second_look(self, found: list[Suspect], now_ns: int) -> frozenset[Key]:

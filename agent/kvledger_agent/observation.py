@@ -36,8 +36,19 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """When a recording was made, by the wall clock, and the status that the ledger had then."""
+
+    wall_ns: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """Whether the engine lives and works. From `heartbeat_monotonic_ns` an exporter computes the age at its moment."""
+    """Whether the engine lives and works. From `heartbeat_monotonic_ns` an exporter computes the age at its moment.
+
+    Of a recording it is not known whether the engine still lives; the ages are those of the instant `recorded`.
+    """
 
     status: str
     up: bool | None
@@ -45,6 +56,7 @@ class Liveness:
     heartbeat_age_seconds: float | None
     heartbeat_monotonic_ns: int | None
     last_served: bool = False
+    recorded: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

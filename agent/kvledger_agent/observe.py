@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger import catalog
+from kvledger.audit import Audit
 from kvledger.head import Head
 from kvledger.limits import Group
 from kvledger.snapshot import ReadStatus, Sample
@@ -23,6 +24,7 @@ from kvledger_agent.observation import (
     Labels,
     Liveness,
     PoolView,
+    Recorded,
     Series,
     Totals,
 )
@@ -34,7 +36,14 @@ _GONE = (ReadStatus.CLOSED, ReadStatus.DEAD, ReadStatus.ABANDONED)
 
 def is_final(sample: Sample) -> bool:
     """Whether nobody writes the ledger any more, so that what it shows will not change."""
-    return sample.status in _GONE or (sample.status is ReadStatus.LAST_GOOD and sample.writer_pid is None)
+    return sample.status in (*_GONE, ReadStatus.RECORDED) or (
+        sample.status is ReadStatus.LAST_GOOD and sample.writer_pid is None
+    )
+
+
+def is_cut_short(sample: Sample, audit: Audit) -> bool:
+    """Whether the engine died inside a publication. One that went on when it was recorded completed it."""
+    return sample.status_then in _GONE and audit.writing_seq != audit.published_seq
 
 
 def identity_of(head: Head) -> Identity:
@@ -54,16 +63,18 @@ def clock_of(sample: Sample) -> Clock:
 
 
 def liveness_of(sample: Sample) -> Liveness:
-    """Whether the engine lives. A heartbeat that cannot be compared with this machine's clock has no age."""
-    up = not is_final(sample)
-    beat = sample.stats.whole("monotonic_ns") if sample.heartbeat_age_seconds is not None else None
+    """Whether the engine lives, None for a recording. A heartbeat without a comparable clock has no age."""
+    recording = sample.head.recording
+    up = None if recording else not is_final(sample)
+    known = sample.heartbeat_age_seconds is not None and recording is None
     return Liveness(
         status=sample.status.value,
         up=up,
-        idle=up and sample.control["idle_since_ns"] != 0,
+        idle=(recording is not None or bool(up)) and sample.control["idle_since_ns"] != 0,
         heartbeat_age_seconds=sample.heartbeat_age_seconds,
-        heartbeat_monotonic_ns=beat,
+        heartbeat_monotonic_ns=sample.stats.whole("monotonic_ns") if known else None,
         last_served=sample.status is ReadStatus.LAST_GOOD,
+        recorded=None if recording is None else Recorded(wall_ns=recording.wall_ns, status=recording.status),
     )
 
 

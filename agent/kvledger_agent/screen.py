@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvledger_agent.observation import Observation, PoolView, Series
-from kvledger_agent.tables import UNKNOWN, findings_table, seconds_text
+from kvledger_agent.tables import UNKNOWN, findings_table, instant_text, seconds_text
 
 BAR_CELLS = 48
 UNFOLDED_COLUMNS = 160
@@ -34,8 +34,9 @@ def engine_panel(observation: Observation) -> RenderableType:
 
 
 def _title(observation: Observation) -> str:
-    identity = observation.identity
-    return f"{identity.key}  {identity.model}  {observation.liveness.status}"
+    identity, recorded = observation.identity, observation.liveness.recorded
+    title = f"{identity.key}  {identity.model}  {observation.liveness.status}"
+    return title if recorded is None else f"{title} at {instant_text(recorded.wall_ns)}, {recorded.status} then"
 
 
 def _verdict(observation: Observation) -> Text:
@@ -64,7 +65,8 @@ def _numbers(observation: Observation) -> Table:
         table.add_row("oldest wait", _oldest(observation.requests.oldest_wait_seconds))
     for name, label in (("rejections_total", "rejected"), ("cancellations_total", "cancelled")):
         table.add_row(label, _nonzero(_by_first(observation.totals.counters.get(name))))
-    table.add_row("heartbeat", _age(observation.liveness.heartbeat_age_seconds))
+    recorded = observation.liveness.recorded is not None
+    table.add_row("heartbeat", _age(observation.liveness.heartbeat_age_seconds, "before" if recorded else "ago"))
     return table
 
 
@@ -126,5 +128,5 @@ def _oldest(series: Series | None) -> str:
     return "   ".join(f"{cause} {seconds_text(age)} ({tenant})" for (cause, tenant), age in oldest) or "none"
 
 
-def _age(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else f"{seconds_text(seconds)} ago"
+def _age(seconds: float | None, word: str) -> str:
+    return UNKNOWN if seconds is None else f"{seconds_text(seconds)} {word}"

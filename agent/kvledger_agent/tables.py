@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -94,6 +94,14 @@ def _width_of(rows: Iterable[Sequence[str]], *, gap: int) -> int:
     """Columns of the screen that these take, with a gap after each and one more."""
     columns = zip(*rows, strict=True)
     return gap + sum(gap + max(len(line) for cell in column for line in cell.split("\n")) for column in columns)
+
+
+def instant_text(wall_ns: int) -> str:
+    """A wall-clock time in UTC, to the second; unknown where no calendar has it."""
+    try:
+        return f"{datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return UNKNOWN
 
 
 def seconds_text(value: float) -> str:

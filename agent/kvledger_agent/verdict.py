@@ -10,7 +10,6 @@ from kvledger.snapshot import ReadStatus, Sample
 from kvledger.status import frozen_after_seconds
 from kvledger.words import Action, FindingKind, RequestState, Verdict
 from kvledger_agent.observation import Finding, VerdictView
-from kvledger_agent.observe import is_final
 
 NOT_JUDGED = "which of pool, scheduler or compute limits it is not judged yet"
 
@@ -24,7 +23,7 @@ def verdict_of(
     an exhausted pool with a long queue is healthy, too, until the limits themselves are judged.
     """
     limit = frozen_after_seconds(sample.stats)
-    if sample.status is ReadStatus.FROZEN:
+    if sample.status_then is ReadStatus.FROZEN:
         age = sample.heartbeat_age_seconds or 0.0
         return _verdict(
             Verdict.FROZEN,
@@ -32,7 +31,7 @@ def verdict_of(
             f"with work to do, no heartbeat for {age:.1f} s (limit {limit:.1f} s)",
         )
     quiet_seconds = seconds_without_progress(sample)
-    if quiet_seconds is not None and quiet_seconds > limit and sample.status is ReadStatus.OK:
+    if quiet_seconds is not None and quiet_seconds > limit and sample.status_then is ReadStatus.OK:
         waiting = int(sample.slots.waiting.sum())
         return _verdict(
             Verdict.STALLED,
@@ -41,8 +40,8 @@ def verdict_of(
         )
     if findings or any(violations.values()):
         return _verdict(Verdict.LEAKING, Action.FIX_LEAK, _what_is_wrong(findings, violations))
-    if is_final(sample) or sample.status is ReadStatus.LAST_GOOD:
-        return _verdict(Verdict.UNKNOWN, Action.NONE, f"the ledger is {sample.status.value}: its last state")
+    if sample.status_then not in (ReadStatus.OK, ReadStatus.IDLE):
+        return _verdict(Verdict.UNKNOWN, Action.NONE, f"the ledger is {sample.status_then.value}: its last state")
     if undecided:
         return _verdict(
             Verdict.HEALTHY, Action.NONE, f"no finding so far; suspicions under watch: {undecided}; {NOT_JUDGED}"

@@ -8,11 +8,12 @@ LedgerError
 │   ├── NotPermitted            mode, owner or group forbids it
 │   ├── SameProcess             opened by the process that writes it: the close would drop the writer's lock
 │   └── Busy                    the writer moved on during every look, and no earlier sample exists
-└── LedgerUnwritable            a ledger that cannot be created
+└── LedgerUnwritable            a ledger or recording that cannot be created
     ├── NoSpace                 the file system cannot hold it
     ├── NotMemory               the directory is on disk, where a page store can stall the engine
     ├── AlreadyWritten          a live writer owns this (engine, rank)
-    └── BadGeometry             limits that make no ledger
+    ├── BadGeometry             limits that make no ledger
+    └── BadTarget               a place where no recording may be written
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class Busy(LedgerUnreadable):
 
 
 class LedgerUnwritable(LedgerError):
-    """A ledger cannot be created."""
+    """A ledger or recording cannot be created."""
 
 
 class NoSpace(LedgerUnwritable):
-    """The file system has no room for the ledger."""
+    """The file system has no room for the ledger or recording."""
 
 
 class NotMemory(LedgerUnwritable):
@@ -66,6 +67,12 @@ class NotMemory(LedgerUnwritable):
 
 class AlreadyWritten(LedgerUnwritable):
     """Another live process writes the ledger of this (engine, rank)."""
+
+
+class BadTarget(LedgerUnwritable):
+    """A recording may not be written there: something is in its place, or would be taken for a live ledger."""
+
+    exit_code = 2
 
 
 class BadGeometry(LedgerUnwritable):

@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from kvledger.layout import (
     bare_sections,
 )
 from kvledger.limits import Group, Limits
+from kvledger.recording import RECORDING_MAGIC, Recording, read_block
 from kvledger.source import Source
 from kvledger.stats import StatsPlan, plan_from_description
 
@@ -35,7 +36,7 @@ _PLAIN_TYPE = re.compile(r"[<|=]?[iuf][1248]|\|?[SV][1-9]\d{0,5}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What does not change during a ledger's life."""
+    """What does not change during a ledger's life. `recording` is the instant of a recording, None for a ledger."""
 
     minor: int
     file_bytes: int
@@ -49,6 +50,7 @@ class Head:
     sections: Mapping[str, Section]
     control: Mapping[str, int]
     stats: StatsPlan
+    recording: Recording | None = None
 
 
 def read_head(source: Source) -> Head:
@@ -62,17 +64,18 @@ def read_head(source: Source) -> Head:
             f"{source.size()} bytes where the header says {int(header['file_bytes'])}: the file was cut short"
         )
     try:
-        return _parse(header, json.loads(raw))
+        head = _parse(header, json.loads(raw))
     except (BadGeometry, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise NotALedger(f"the self-description makes no sense: {error!r:.200}") from error
+    return replace(head, recording=read_block(source)) if bytes(header["magic"]) == RECORDING_MAGIC else head
 
 
 def _header(source: Source) -> Any:
     if source.size() < HEADER_BYTES:
         raise Truncated(f"{source.size()} bytes: shorter than a ledger's header")
     header = np.frombuffer(source.read(0, HEADER.itemsize), HEADER)[0]
-    if bytes(header["magic"]) != MAGIC:
-        raise NotALedger("does not begin with KVLEDGER")
+    if bytes(header["magic"]) not in (MAGIC, RECORDING_MAGIC):
+        raise NotALedger("begins with neither KVLEDGER nor KVRECORD")
     if int(header["byte_order"]) != BYTE_ORDER_MARK:
         raise OtherVersion("written on a machine of the other byte order")
     if int(header["major"]) != MAJOR:

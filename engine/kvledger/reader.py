@@ -21,6 +21,7 @@ from kvledger.errors import Busy, LedgerUnreadable
 from kvledger.head import Head, read_head
 from kvledger.links import LinkCheck
 from kvledger.pins import read_pins
+from kvledger.recording import check_body
 from kvledger.ring import RingWindow
 from kvledger.rows import SlotReader
 from kvledger.segment import boot_id
@@ -62,7 +63,10 @@ class Reader:
     def over(cls, source: Source, buffers: Buffers | None = None) -> Reader:
         """Read from any source, which the reader then owns. Raises a `LedgerUnreadable` subclass."""
         try:
-            return cls(source, read_head(source), buffers)
+            head = read_head(source)
+            if head.recording is not None:
+                check_body(source, head.file_bytes, head.recording)
+            return cls(source, head, buffers)
         except BaseException:
             source.close()
             raise
@@ -70,6 +74,11 @@ class Reader:
     def close(self) -> None:
         """Close the source. Idempotent."""
         self._source.close()
+
+    @property
+    def source(self) -> Source:
+        """Where the bytes come from; the reader's own."""
+        return self._source
 
     def __enter__(self) -> Reader:
         return self
@@ -80,7 +89,7 @@ class Reader:
     # -- the cheap look -------------------------------------------------------------------------------------------
 
     def sample(self, now_ns: int | None = None) -> Sample:
-        """Stats, live requests, pins and tenants; `now_ns` is CLOCK_MONOTONIC unless given.
+        """Stats, live requests, pins and tenants; `now_ns` is CLOCK_MONOTONIC unless given, and unused for a recording.
 
         When the writer moves on during every one of the bounded looks, the last sample is returned with status
         LAST_GOOD. Raises `Truncated`, or `Busy` when there is no last sample.
@@ -95,15 +104,17 @@ class Reader:
         return self._last
 
     def _sample(self, values: NDArray[np.float64], now_ns: int) -> Sample:
-        control, pid = self._control(), self._source.writer_pid()
+        control, pid, recording = self._control(), self._source.writer_pid(), self.head.recording
         tenants, quotas = self._tenants(control)
         stats = StatsView(self.head.stats, values, tenants)
-        age = self._heartbeat_age_seconds(stats, now_ns)
+        age = recording.heartbeat_age_seconds if recording else self._heartbeat_age_seconds(stats, now_ns)
+        if not self._clock_runs(control, pid):
+            now_ns = recording.now_ns if recording else stats.whole("clock_ns")
         slots, left_out, repeated = self._slots.read(lambda: self._control()["published_seq"])
         self.retries += repeated
         return Sample(
             head=self.head,
-            status=self._status(control, stats, pid, age),
+            status=ReadStatus.RECORDED if recording else self._status(control, stats, pid, age),
             control=control,
             stats=stats,
             slots=slots,
@@ -111,7 +122,7 @@ class Reader:
             tenants=tenants,
             tenant_quota_blocks=quotas,
             clock_ns=stats.whole("clock_ns"),
-            now_ns=now_ns if self._clock_runs(control, pid) else stats.whole("clock_ns"),
+            now_ns=now_ns,
             heartbeat_age_seconds=age,
             writer_pid=pid,
             published_seq=stats.whole("seq"),
@@ -161,7 +172,7 @@ class Reader:
         return max(0.0, (now_ns - beat) / 1e9)
 
     def _clock_runs(self, control: Mapping[str, int], pid: int | None) -> bool:
-        gone = pid is None or control["closed"] or control["abandoned"]
+        gone = self.head.recording is not None or pid is None or control["closed"] or control["abandoned"]
         return not gone and self._same_boot and not self.head.virtual_clock
 
     @staticmethod
@@ -192,6 +203,8 @@ class Reader:
         return audit
 
     def _now_ns(self) -> int:
+        if self.head.recording is not None:
+            return self.head.recording.now_ns
         if self._clock_runs(self._control(), self._source.writer_pid()):
             return time.monotonic_ns()
         values = self._stats()

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from kvledger import liveness
 from kvledger.errors import AlreadyWritten, NoSpace, NotMemory
 from kvledger.layout import BYTE_ORDER_MARK, CRC_OFFSET, HEADER, HEADER_BYTES, MAGIC, MAJOR, MINOR, Layout
+from kvledger.recording import is_recording
 
 SUFFIX = ".kvledger"
 _NAME = re.compile(r"(?P<engine>.+)\.(?P<rank>\d+)\.(?P<epoch>\d{8,})\.kvledger")
@@ -42,11 +43,11 @@ def parse_name(path: Path) -> tuple[str, int, int] | None:
 
 
 def epochs(directory: Path, engine: str, rank: int) -> list[tuple[int, Path]]:
-    """(epoch, path) of the ledgers of one (engine, rank), oldest first."""
+    """(epoch, path) of the ledgers of one (engine, rank), oldest first. A recording is none, whatever its name."""
     found = []
     for path in directory.iterdir():
         name = parse_name(path)
-        if name and name[:2] == (engine, rank):
+        if name and name[:2] == (engine, rank) and not is_recording(path):
             found.append((name[2], path))
     return sorted(found)
 
@@ -187,7 +188,12 @@ class Segment:
         return section_view(self.map, self.layout, name)
 
     def reveal(self, path: Path, head: bytes) -> None:
-        """Store the header and rename the file to `path`: from here on readers see it, complete."""
+        """Store the header and rename the file to `path`: from here on readers see it, complete.
+
+        Raises `AlreadyWritten` where somebody has put a recording.
+        """
+        if is_recording(path):
+            raise AlreadyWritten(f"{path} is a recording in the place of the new ledger: move it elsewhere")
         self.map[: len(head)] = head
         os.rename(self._temporary, path)
         self.path = path

@@ -46,8 +46,9 @@ class Sample:
     """One cheap, consistent look: stats of one publication, live requests, pins and tenants. Owns its arrays.
 
     `clock_ns` is the ledger clock at the publication of `stats`; `now_ns` the ledger clock now, which stands at
-    `clock_ns` for a virtual clock and for an engine that is gone. `heartbeat_age_seconds` is None where the two
-    clocks cannot be compared. `left_out` counts requests that were being changed and have no earlier good row.
+    `clock_ns` for a virtual clock and for an engine that is gone, and where it was for a recording.
+    `heartbeat_age_seconds` is None where the two clocks cannot be compared. `left_out` counts
+    requests that were being changed and have no earlier good row.
     """
 
     head: Head
@@ -64,6 +65,15 @@ class Sample:
     writer_pid: int | None
     published_seq: int
     left_out: int
+
+    @property
+    def status_then(self) -> ReadStatus:
+        """The state of the engine at the moment of the look; of a recording, the one it had when it was recorded."""
+        recording = self.head.recording
+        if recording is None:
+            return self.status
+        known = recording.status in ReadStatus.__members__.values()
+        return ReadStatus(recording.status) if known else ReadStatus.LAST_GOOD
 
     def wait_causes(self) -> NDArray[np.int8]:
         """The one cause each live request waits for (`words.WaitCause`), -1 where it does not wait."""

@@ -20,7 +20,10 @@ FROZEN_AFTER_STEPS = 20
 
 
 class ReadStatus(StrEnum):
-    """What came of reading a ledger. The first six are states of its engine; LAST_GOOD marks an older sample."""
+    """What came of reading a ledger. The first six are states of its engine.
+
+    RECORDED is a recording, whatever the state of the engine was then; LAST_GOOD marks an older sample.
+    """
 
     OK = "ok"
     IDLE = "idle"
@@ -28,6 +31,7 @@ class ReadStatus(StrEnum):
     CLOSED = "closed"
     DEAD = "dead"
     ABANDONED = "abandoned"
+    RECORDED = "recorded"
     LAST_GOOD = "last_good"
     OTHER_VERSION = "other_version"
     NOT_A_LEDGER = "not_a_ledger"

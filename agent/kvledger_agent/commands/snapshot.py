@@ -1,4 +1,4 @@
-"""`kvledger snapshot FILE`: who holds what in one ledger, whether its engine lives, was closed or was killed."""
+"""`kvledger snapshot FILE`: who holds what in one ledger or recording; with `--save`, keeps the ledger as it is now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+from kvledger.record import Saved, record
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.documents import requests_document, snapshot_document
 from kvledger_agent.observation import Observation
@@ -14,27 +16,45 @@ from kvledger_agent.one_ledger import open_ledger
 from kvledger_agent.patience import look_until_decided
 from kvledger_agent.request_rows import RequestRow, request_rows
 from kvledger_agent.screen import console, engine_panel
-from kvledger_agent.tables import request_table
+from kvledger_agent.tables import instant_text, request_table
 
 
 class SnapshotCommand:
-    """Prints one ledger: its numbers, its findings, and every request with what it holds."""
+    """Prints one ledger or recording: its numbers, its findings, who holds what. Or saves a ledger."""
 
     name = "snapshot"
-    help = "print one ledger file, live or left behind: who holds what; exit code 1 if it shows a finding"
+    help = (
+        "print one ledger file, live, left behind or saved: who holds what; exit code 1 for a finding; --save keeps it"
+    )
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Add the file and how to print it."""
+        """Add the file, how to print it, and where to save it."""
         add_json_flag(parser)
-        parser.add_argument("file", type=Path, metavar="FILE", help="the ledger: ENGINE.RANK.EPOCH.kvledger, or a copy")
+        parser.add_argument(
+            "file", type=Path, metavar="FILE", help="the ledger: ENGINE.RANK.EPOCH.kvledger, or a recording of one"
+        )
+        parser.add_argument(
+            "--save",
+            type=Path,
+            metavar="RECORDING",
+            help="save the ledger as it is now into this new file, and print only what was saved",
+        )
+        parser.add_argument("--force", action="store_true", help="let --save replace an earlier recording")
         parser.epilog = (
             "A ledger whose engine is gone is judged at once; a live one that shows something wrong is watched for "
-            "some seconds before that is called a finding."
+            "some seconds before that is called a finding. A recording, which --save makes without holding up the "
+            "engine, is judged at once and shows the ledger as it was then. It takes up to the ledger's size on disk."
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the ledger. Returns 1 for a finding or an open suspicion. Raises `NoLedger` or `LedgerUnreadable`."""
+        """Print or save the ledger. Returns 1 for a finding or an open suspicion.
+
+        Raises `NoLedger`, a `LedgerUnreadable`, or a `LedgerUnwritable` for a recording that cannot be saved.
+        """
         with closing(open_ledger(args.file)) as source:
+            if args.save is not None:
+                _print_saved(record(source.reader, args.save, force=args.force), as_json=args.json)
+                return 0
             (observation,) = look_until_decided(lambda: (source.look(),))
             sample, audit = source.reader.sample(), source.reader.audit()
             if args.json:
@@ -50,6 +70,35 @@ def _show(observation: Observation, rows: Sequence[RequestRow]) -> None:
     output.print(engine_panel(observation))
     if rows:
         output.print(request_table(rows))
+
+
+def _print_saved(saved: Saved, *, as_json: bool) -> None:
+    if as_json:
+        print_json(saved_document(saved))
+        return
+    at, recording = instant_text(saved.recording.wall_ns), saved.recording
+    print(
+        f"saved {saved.engine}:{saved.rank} as of {at} ({recording.status}, publication {saved.published_seq:,}) "
+        f"to {saved.path}: {saved.bytes:,} bytes, in motion {recording.blocks_in_motion:,} blocks and "
+        f"{recording.requests_in_motion:,} requests"
+    )
+
+
+def saved_document(saved: Saved) -> dict[str, Any]:
+    """What was saved, as JSON data. `wall_ns` is the instant; what was in motion then is not in the recording."""
+    recording = saved.recording
+    return {
+        "path": str(saved.path),
+        "bytes": saved.bytes,
+        "engine": saved.engine,
+        "rank": saved.rank,
+        "epoch": saved.epoch,
+        "published_seq": saved.published_seq,
+        "status": recording.status,
+        "wall_ns": recording.wall_ns,
+        "blocks_in_motion": recording.blocks_in_motion,
+        "requests_in_motion": recording.requests_in_motion,
+    }
 
 
 COMMAND = SnapshotCommand()
