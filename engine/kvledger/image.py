@@ -115,15 +115,20 @@ class Image:
                 return
 
     def _take_stats(self) -> int:
-        """Copy the stats of one complete publication into both buffers. The publication that was complete before."""
+        """Copy the stats of one complete publication into both buffers. Returns the last one complete before.
+
+        `Reader.sample` explains when such a copy is whole.
+        """
         for _ in range(LOOKS):
-            before = self._words()
+            published = self._words()["published_seq"]
+            index = self._words()["stats_index"]
             self.monotonic_ns, self.wall_ns = time.monotonic_ns(), time.time_ns()
             self.writer_pid = self._source.writer_pid()
-            values = self._now.read("stats", 1, start=before["stats_index"] & 1)
-            if self._words()["stats_index"] == before["stats_index"]:
+            values = self._now.read("stats", 1, start=index & 1)
+            after = self._words()
+            if after["stats_index"] == index or after["writing_seq"] <= published + 1:
                 self.view("stats")[:] = values
-                return before["published_seq"]
+                return published
         raise Busy(f"no complete publication in {LOOKS} looks: try again")
 
     # -- what a live audit would look at twice ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from kvledger.errors import LedgerError
 from kvledger.layout import CONTROL_INDEX
 from kvledger.reader import Reader
+from kvledger.record import record
 from kvledger.words import Event
 from kvledger.writer import Ledger
 from tests.ledger.toy import Toy, toy_limits
@@ -126,5 +127,15 @@ def read(path: str) -> None:
         print(type(error).__name__, error, flush=True)
 
 
+def save(path: str, target: str, file_limit: str) -> None:
+    """Record a ledger, files limited to so many bytes; say what came of it."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_limit), int(file_limit)))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        print("saved", record(Path(path), Path(target)).bytes, flush=True)
+    except LedgerError as error:
+        print(type(error).__name__, error, flush=True)
+
+
 if __name__ == "__main__":
-    {f.__name__: f for f in (busy, hold, stop_working, crash, create, read)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (busy, hold, stop_working, crash, create, read, save)}[sys.argv[1]](*sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Child processes that write ledgers."""
+"""Child processes that write ledgers, and a file system that is soon full."""
 
 from __future__ import annotations
 
@@ -42,3 +42,13 @@ def spawn() -> Iterator[Spawn]:
         for stream in (child.stdin, child.stdout):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def tiny_tmpfs(memory: Path) -> Iterator[Path]:
+    """A tmpfs of one megabyte."""
+    mounted = memory / "tiny"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=2750", "kvledger-test", str(mounted)], check=True)
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,16 +122,6 @@ def test_a_file_size_limit_is_a_clear_error(memory: Path, spawn: Spawn) -> None:
     said = child.stdout.read()
     assert said.startswith("NoSpace"), said
     assert child.wait() == 0
-
-
-@pytest.fixture
-def tiny_tmpfs(memory: Path) -> Iterator[Path]:
-    """A tmpfs of one megabyte."""
-    mounted = memory / "tiny"
-    mounted.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=2750", "kvledger-test", str(mounted)], check=True)
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
 
 
 @pytest.mark.needs("mount")
