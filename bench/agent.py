@@ -21,8 +21,8 @@ PROFILE = "mixed"
 WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5.0, 2.5
 SCRAPES_PER_SECOND = 20
 WARM_UP_SECONDS = 3.0
-_SETTINGS = UpSettings()
-HOW = f"""`kvledger agent` at its default 1 Hz beside one embedded engine as `kvledger up` starts it
+_SETTINGS = UpSettings(model="cell")
+HOW = f"""`kvledger agent` at its default 1 Hz beside one engine as `kvledger up` starts it, with the cell model
 ({_SETTINGS.blocks:,} blocks, `{_SETTINGS.step_time}`) under `kvledger load --profile {PROFILE}` at
 {_SETTINGS.rate_per_second:g} requests a second. Processor time is that of the agent's process, user and system, in
 windows of {WINDOW_SECONDS:g} s with one scrape a second, in turns with windows in which nobody asks it. Timed scrapes

@@ -42,7 +42,7 @@ def measure(effort: Effort) -> list[Result]:
 def _arguments(directory: Path) -> list[str]:
     sizes = {"--blocks": 8192, "--max-num-seqs": STREAMS, "--max-model-len": 1024, "--port": 0}
     flags = [str(part) for pair in sizes.items() for part in pair]
-    return ["engine", "--json", "--name", "throughput", "--directory", str(directory), *flags]
+    return ["engine", "--json", "--model", "cell", "--name", "throughput", "--directory", str(directory), *flags]
 
 
 async def _watch(ready: dict[str, Any], effort: Effort) -> tuple[list[Sample], list[int]]:
@@ -77,7 +77,7 @@ def _result(samples: list[Sample], events: list[int]) -> Result:
         running.append(float(after.stats.whole("running")))
     return Result(
         row=NAME,
-        name=f"output tokens of the embedded engine at {STREAMS} streams over HTTP (machine-dependent)",
+        name=f"output tokens of the cell model at {STREAMS} streams over HTTP (machine-dependent)",
         estimate=estimate(rates),
         unit="tokens/s",
         how=HOW,

@@ -35,7 +35,7 @@ class EngineConfig:
     """One engine core. Raises `BadConfig`, or `kvledger.errors.BadGeometry` for what no ledger can hold.
 
     `max_requests` (request slots) defaults to max_num_seqs + max_waiting; `reserve_bytes` to the size of the token
-    store, which is what this engine keeps beside its cells. `price_per_hour` is what the whole pool costs an hour;
+    store, to which whoever opens a model adds its weights. `price_per_hour` is what the whole pool costs an hour;
     None = no price. `seed` salts prefix keys and drives whatever the engine draws.
     """
 
@@ -106,6 +106,11 @@ class EngineConfig:
             raise BadConfig(f"{name}={getattr(self, name)!r}: {remedy}")
 
     @property
+    def token_store_bytes(self) -> int:
+        """What the tokens of all request slots take beside the cache."""
+        return 4 * self.request_slots * self.max_model_len_tokens
+
+    @property
     def request_slots(self) -> int:
         """Request slots of the ledger."""
         return self.max_num_seqs + self.max_waiting if self.max_requests is None else self.max_requests
@@ -125,7 +130,6 @@ class EngineConfig:
         """The ledger this engine writes. The arena holds every table there can be at once."""
         block_bytes = self.bytes_per_token * self.block_size_tokens
         table_blocks = -(-self.max_model_len_tokens // self.block_size_tokens)
-        token_store_bytes = 4 * self.request_slots * self.max_model_len_tokens
         return Limits(
             engine=self.engine,
             model=self.model,
@@ -145,7 +149,7 @@ class EngineConfig:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len_tokens=self.max_model_len_tokens,
             budget_bytes=self.capacity_blocks * block_bytes,
-            reserve_bytes=token_store_bytes if self.reserve_bytes is None else self.reserve_bytes,
+            reserve_bytes=self.token_store_bytes if self.reserve_bytes is None else self.reserve_bytes,
             alert_watermark_ratio=float(self.alert_watermark_ratio),
             admission_watermark_blocks=self.admission_watermark_blocks,
             prefix_caching=self.prefix_caching,

@@ -24,8 +24,8 @@ import msgspec
 from kvledger.errors import LedgerError
 from kvledger.words import CancelCause
 from kvledger.writer import Ledger
-from kvledger_engine.cells import CellModel
 from kvledger_engine.channel import CoreChannel
+from kvledger_engine.computes import open_compute
 from kvledger_engine.errors import EngineError
 from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.loop import EngineLoop
@@ -179,15 +179,14 @@ class Core:
 
 
 def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
-    """Create the ledger and the loop over it. Raises `LedgerError` or `EngineError`."""
-    config = options.config
+    """Open the model, create the ledger and the loop over it. Raises `LedgerError` or `EngineError`."""
     step_time = StepTime.parse(options.step_time)
+    # The model first: one that cannot be opened leaves no ledger behind.
+    opened = open_compute(options.config, options.model)
+    config = opened.config
     fault = FaultPlan(FaultKind(options.fault), options.fault_after, config.seed) if options.fault else None
     ledger = Ledger.create(Path(options.directory), config.limits(), allow_disk=options.allow_disk)
-    cells = CellModel(
-        capacity_blocks=config.capacity_blocks, block_size_tokens=config.block_size_tokens, vocab_size=config.vocab_size
-    )
-    compute = TimedCompute(cells, step_time, ledger.clock) if options.step_time else cells
+    compute = TimedCompute(opened.compute, step_time, ledger.clock) if options.step_time else opened.compute
     engine = EngineLoop(config, ledger, compute, fault)
     hello = Hello(
         engine=config.engine,
@@ -195,6 +194,8 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
         max_model_len_tokens=config.max_model_len_tokens,
         vocab_size=config.vocab_size,
         ledger_path=str(ledger.path),
+        tokenizer_path=opened.tokenizer_path,
+        eos_token_ids=list(opened.eos_token_ids),
     )
     return engine, hello
 

@@ -8,6 +8,7 @@ import os
 
 import msgspec
 
+from kvledger_engine.computes import CELL_MODEL, DEVICES, DTYPES, ModelOptions, longest_context_tokens
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
 from kvledger_engine.faults import FaultKind
@@ -22,6 +23,7 @@ class CoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command tells the core, as JSON on its standard input."""
 
     config: EngineConfig
+    model: ModelOptions
     directory: str
     allow_disk: bool = False
     step_time: str = ""
@@ -31,19 +33,20 @@ class CoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def core_options(args: argparse.Namespace) -> CoreOptions:
-    """What the core is told. Raises `BadConfig` or `BadStepTime` before anything is started."""
+    """What the core is told. Raises `BadConfig` or `BadCheckpoint` before anything is started."""
     StepTime.parse(args.step_time)
+    model = ModelOptions(source=args.model, dtype=args.dtype, device=args.device)
     if not 0 <= args.drain_timeout < math.inf:
         raise BadConfig(f"drain_timeout={args.drain_timeout}: use a finite number of seconds, 0 or more")
     config = EngineConfig(
         engine=args.name,
-        model=args.model,
+        model=args.served_model_name or model.name,
         rank=args.rank,
         capacity_blocks=args.blocks,
         block_size_tokens=args.block_size,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        max_model_len_tokens=args.max_model_len,
+        max_model_len_tokens=_max_model_len(args.max_model_len, longest_context_tokens(model)),
         max_waiting=args.max_waiting,
         admission_watermark_blocks=args.watermark,
         prefix_caching=args.prefix_caching,
@@ -52,6 +55,7 @@ def core_options(args: argparse.Namespace) -> CoreOptions:
     )
     return CoreOptions(
         config=config,
+        model=model,
         directory=args.directory,
         allow_disk=args.allow_disk,
         step_time=args.step_time,
@@ -61,9 +65,19 @@ def core_options(args: argparse.Namespace) -> CoreOptions:
     )
 
 
+def _max_model_len(wanted: int | None, longest: int | None) -> int:
+    """The context limit: what is asked for, else the default, where the model can go so far. Raises `BadConfig`."""
+    if wanted is None:
+        return DEFAULTS.max_model_len_tokens if longest is None else min(longest, DEFAULTS.max_model_len_tokens)
+    if longest is not None and wanted > longest:
+        raise BadConfig(f"max_model_len={wanted}: the model has {longest:,} positions; use at most that")
+    return wanted
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add every argument of `kvledger engine`; sizes default to those of `EngineConfig`."""
     _add_identity(parser)
+    _add_model(parser)
     _add_sizes(parser)
     _add_behaviour(parser)
 
@@ -78,15 +92,38 @@ def _add_identity(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--allow-disk", action="store_true", help="accept a directory that is not on tmpfs")
     parser.add_argument("--name", default=DEFAULTS.engine, help="name of this engine (default: %(default)s)")
-    parser.add_argument(
-        "--model", default=DEFAULTS.model, help="name under which the model is served (default: %(default)s)"
-    )
     parser.add_argument("--rank", type=int, default=DEFAULTS.rank, help="rank of this core (default: %(default)s)")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
     )
     parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 = any (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the ready line as one JSON object")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    default = ModelOptions()
+    parser.add_argument(
+        "--model",
+        default=default.source,
+        metavar="MODEL",
+        help="directory of a Hugging Face checkpoint (Llama, Qwen2, Qwen3), 'embedded' for a small one with seeded "
+        f"weights, or '{CELL_MODEL}' for the numpy instrument without tensors (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--served-model-name", metavar="NAME", help="name the model is served under (default: that of --model)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=default.dtype,
+        help="of weights and cache; auto = the checkpoint's on an accelerator, float32 on a CPU (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=default.device,
+        help="auto = cuda where there is one (default: %(default)s)",
+    )
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +134,13 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     number("--block-size", DEFAULTS.block_size_tokens, "tokens in a block")
     number("--max-num-seqs", DEFAULTS.max_num_seqs, "sequences in one step at most")
     number("--max-num-batched-tokens", DEFAULTS.max_num_batched_tokens, "tokens computed in one step at most")
-    number("--max-model-len", DEFAULTS.max_model_len_tokens, "tokens of prompt and output together at most")
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="N",
+        help=f"tokens of prompt and output together at most (default: {DEFAULTS.max_model_len_tokens}, or what the "
+        "model can do)",
+    )
     number("--max-waiting", DEFAULTS.max_waiting, "requests waiting at most; more are refused as queue_full")
     number("--watermark", DEFAULTS.admission_watermark_blocks, "blocks kept free when requests are admitted")
     number("--seed", DEFAULTS.seed, "seed of everything the engine draws")

@@ -14,14 +14,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LEDGER_MAY_IMPORT = sys.stdlib_module_names | {"numpy", "kvledger"}
 PLANTED = [
-    ("engine/kvledger", "torch", "No torch and no vllm"),
+    ("engine/kvledger", "torch", "No torch but where a tensor is"),
     ("engine/kvledger", "aiohttp", "The ledger needs numpy"),
     ("engine/kvledger", "kvledger_agent", "The ledger imports nothing of ours"),
-    ("engine/kvledger_engine", "torch", "No torch and no vllm"),
+    ("engine/kvledger_engine", "torch", "No torch but where a tensor is"),
+    ("engine/kvledger_engine/model", "vllm", "No torch but where a tensor is"),
     ("engine/kvledger_engine", "kvledger_agent", "The engine does not know the agent"),
     ("agent/kvledger_agent", "kvledger.writer", "The agent reads ledgers"),
     ("agent/kvledger_agent", "kvledger_engine", "The agent reads ledgers"),
-    ("agent/kvledger_agent", "torch", "No torch and no vllm"),
+    ("agent/kvledger_agent", "torch", "No torch but where a tensor is"),
 ]
 
 

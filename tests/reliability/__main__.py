@@ -23,11 +23,12 @@ from tests.reliability.faults import FaultResult
 from tests.reliability.kills import run_kills
 from tests.reliability.report import Drills, TestDrills, write_report
 from tests.reliability.stops import run_stops
+from tests.reliability.storms import REQUESTS_PER_STORM, run_storms
 from tests.reliability.workers import Job, ledgers, run_jobs
 
-FAULT_SEEDS, CLEAN_SEEDS, ENGINE_KILLS, AGENT_KILLS, STOP_ROUNDS = 200, 190, 100, 100, 10
+FAULT_SEEDS, CLEAN_SEEDS, ENGINE_KILLS, AGENT_KILLS, STOP_ROUNDS, STORM_REQUESTS = 200, 190, 100, 100, 10, 5000
 WORKERS = 2
-DRILLS = ("faults", "clean", "stops", "kills", "tests")
+DRILLS = ("faults", "clean", "stops", "kills", "storms", "tests")
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs" / "reliability.md"
 Result = TypeVar("Result", FaultResult, CleanResult)
@@ -84,6 +85,11 @@ def _real_time(drills: Drills, scale: float, only: str | None, progress: Progres
             drills.kills = run_kills(
                 directory, rounds=rounds, agent_rounds=agents, seed=0, tick=_ticker(progress, task)
             )
+    if only in (None, "storms"):
+        requests = _share(STORM_REQUESTS, scale)
+        task = progress.add_task("storms on the model", total=-(-requests // REQUESTS_PER_STORM))
+        with ledgers() as directory:
+            drills.storms = run_storms(directory, requests=requests, tick=_ticker(progress, task))
 
 
 def _tests() -> TestDrills:

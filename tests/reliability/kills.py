@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.reliability.pages import Page, counters_of, samples_of
+from tests.reliability.pages import Page, counters_of, false_alarms, samples_of
 from tests.reliability.processes import AgentProcess
 
 DEADLINE_SECONDS = 3.0
@@ -55,7 +55,7 @@ class Watcher:
             return None
         self.result.pages += 1
         page = samples_of(text)
-        self._check_whole(page)
+        self.result.complaints += false_alarms(page)
         self._check_monotone(counters_of(text))
         return page
 
@@ -69,16 +69,6 @@ class Watcher:
             time.sleep(POLL_SECONDS)
         self.result.complaints.append(f"not {what} within {seconds} s")
         return None
-
-    def _check_whole(self, page: Page) -> None:
-        states = {labels["state"]: value for labels, value in page.get("kvledger_pool_blocks", [])}
-        capacity = [value for _, value in page.get("kvledger_pool_capacity_blocks", [])]
-        if states and sum(states.values()) != capacity[0]:
-            self.result.complaints.append(f"torn: {states} do not add up to {capacity[0]}")
-        for name in ("kvledger_findings", "kvledger_invariant_violations"):
-            for labels, value in page.get(name, []):
-                if value:
-                    self.result.complaints.append(f"{name}{dict(labels)} = {value} without a fault")
 
     def _check_monotone(self, counters: dict[tuple[str, tuple[tuple[str, str], ...]], float]) -> None:
         for key, value in counters.items():

@@ -20,6 +20,32 @@ def samples_of(text: str, *names: str) -> Page:
     return page
 
 
+def false_alarms(page: Page) -> list[str]:
+    """What a page of an engine without a fault must not show: a finding, a violation, states that do not add up."""
+    found = [
+        f"{name}{dict(labels)} = {value} without a fault"
+        for name in ("kvledger_findings", "kvledger_invariant_violations")
+        for labels, value in page.get(name, [])
+        if value
+    ]
+    states = {labels["state"]: value for labels, value in page.get("kvledger_pool_blocks", [])}
+    capacity = total(page, "kvledger_pool_capacity_blocks")
+    if states and sum(states.values()) != capacity:
+        found.append(f"torn: {states} do not add up to {capacity}")
+    return found
+
+
+def total(page: Page, name: str, **labels: str) -> float:
+    """The sum of a sample's series, of those with these labels."""
+    return sum(value for found, value in page.get(name, []) if labels.items() <= found.items())
+
+
+def is_at_rest(page: Page) -> bool:
+    """Whether a page shows its engines idle with no block active."""
+    idle = [value for _, value in page.get("kvledger_engine_idle", [])]
+    return bool(idle) and all(idle) and not total(page, "kvledger_pool_blocks", state="active")
+
+
 def counters_of(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every series that may never go back: counters, and the buckets, counts and sums of histograms."""
     found = {}

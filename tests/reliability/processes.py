@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 READY_SECONDS = 20.0
 
@@ -75,18 +76,23 @@ class AgentProcess:
             self._process.wait(READY_SECONDS)
 
 
-class EngineProcess:
-    """`kvledger engine` with a small pool and steps of about 20 ms."""
+SMALL_CELLS = (
+    "--model cell --blocks 160 --block-size 8 --max-num-seqs 16 --max-num-batched-tokens 128 --max-model-len 640 "
+    "--step-time base=15ms,token=20us,seq=300us"
+)
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+
+class EngineProcess:
+    """`kvledger engine` with these flags; by default the cell model, a small pool and steps of about 20 ms."""
+
+    def __init__(self, directory: Path, flags: str = SMALL_CELLS) -> None:
+        self._directory, self._flags = directory, flags
         self.url, self.core_pid = "", 0
 
     def __enter__(self) -> EngineProcess:
-        flags = "--blocks 160 --block-size 8 --max-num-seqs 16 --max-num-batched-tokens 128 --max-model-len 640"
-        command = ["engine", "--json", "--port", "0", "--directory", str(self._directory), *flags.split()]
+        command = ["engine", "--json", "--port", "0", "--directory", str(self._directory), *self._flags.split()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvledger_agent", *command, "--step-time", "base=15ms,token=20us,seq=300us"],
+            [sys.executable, "-m", "kvledger_agent", *command],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -103,18 +109,25 @@ class EngineProcess:
 
 
 class LoadProcess:
-    """`kvledger load --profile storm` for a while; waited for at the end of the block."""
+    """`kvledger load --profile storm` with these flags; waited for at the end of the block."""
 
-    def __init__(self, url: str, *, seed: int, seconds: float) -> None:
-        flags = ["--profile", "storm", "--length-scale", "0.3", "--rate", "12", "--drain", "15"]
-        command = ["load", "--json", "--url", url, "--seed", str(seed), "--for", str(seconds), *flags]
+    def __init__(self, url: str, *, seed: int, flags: str) -> None:
+        command = ["load", "--json", "--url", url, "--seed", str(seed), "--profile", "storm", *flags.split()]
         self._command = [sys.executable, "-m", "kvledger_agent", *command]
+        self.report: dict[str, Any] = {}
+        """What it says at its end; known after the block."""
 
     def __enter__(self) -> LoadProcess:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         return self
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not come to its end."""
+        return self._process.poll() is None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.wait(60)
+        out, _ = self._process.communicate(timeout=60)
+        self.report = json.loads(out) if out else {}

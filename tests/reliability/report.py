@@ -17,6 +17,7 @@ from tests.reliability.faults import DEADLINE_SECONDS, GRACE_SECONDS, FaultResul
 from tests.reliability.kills import DEADLINE_SECONDS as KILL_DEADLINE_SECONDS
 from tests.reliability.kills import KillResult
 from tests.reliability.stops import STILL_STOPPED_SECONDS, StopResult
+from tests.reliability.storms import StormResult
 
 HEAD = """# Reliability: the drills and what they showed
 
@@ -57,20 +58,22 @@ class Drills:
     clean: list[CleanResult] = field(default_factory=list)
     stops: StopResult | None = None
     kills: KillResult | None = None
+    storms: StormResult | None = None
     tests: TestDrills | None = None
 
     def runs(self) -> int:
         """Everything that was run, in rounds."""
         stops = self.stops.rounds if self.stops else 0
         kills = self.kills.engine_kills + self.kills.agent_kills if self.kills else 0
+        storms = self.storms.storms if self.storms else 0
         tests = len(self.tests.seconds) if self.tests else 0
-        return len(self.faults) + len(self.clean) + stops + kills + tests
+        return len(self.faults) + len(self.clean) + stops + kills + storms + tests
 
     def failures(self) -> list[str]:
         """Every run that did not show what it should, in words."""
         found = [str(result) for result in self.faults if not result.passed]
         found += [str(result) for result in self.clean if not result.passed]
-        for name, drill in (("stops", self.stops), ("kills", self.kills)):
+        for name, drill in (("stops", self.stops), ("kills", self.kills), ("storms", self.storms)):
             if drill is not None and not drill.passed:
                 found += [f"{name}: {complaint}" for complaint in drill.complaints or ["nothing was shown"]]
         return found + ([f"test failed: {name}" for name in self.tests.failed] if self.tests else [])
@@ -84,6 +87,7 @@ def write_report(path: Path, drills: Drills, *, minutes: float) -> None:
     parts += [_faults(drills.faults), _clean(drills.clean)]
     parts += [_stops(drills.stops)] if drills.stops else []
     parts += [_kills(drills.kills)] if drills.kills else []
+    parts += [_storms(drills.storms)] if drills.storms else []
     parts += [_tests(drills.tests)] if drills.tests else []
     path.write_text("\n".join(parts))
 
@@ -152,6 +156,16 @@ def _kills(result: KillResult) -> str:
         f"{statistics.median(seen):.2f} s, slowest {max(seen):.2f} s (promised: {KILL_DEADLINE_SECONDS:.0f} s). "
         f"{result.pages:,} pages read; torn states, counters that went back and false findings on them: "
         f"{len(result.complaints)}.\n"
+    )
+
+
+def _storms(result: StormResult) -> str:
+    return (
+        "## Storms on the embedded model\n\n"
+        f"{result.storms} storms over HTTP on the real clock, with the embedded model in torch: {result.sent:,} "
+        f"requests sent, {result.cancellations:,} sequences cancelled by clients that went away, {result.preemptions:,} "
+        f"preemptions, {result.pages:,} pages read. Findings, broken counts, requests without an end and blocks still "
+        f"active after a storm: {len(result.complaints)}.\n"
     )
 
 

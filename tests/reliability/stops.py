@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.reliability.pages import Page, samples_of
+from tests.reliability.pages import Page, false_alarms, is_at_rest, samples_of, total
 from tests.reliability.processes import AgentProcess, EngineProcess, LoadProcess
 
 STILL_STOPPED_SECONDS = 4.0
-STORM_SECONDS = 10.0
+LOAD = "--for 10 --length-scale 0.3 --rate 12 --drain 15"
 SETTLE_SECONDS = 2.5
 PATIENCE_SECONDS = 45.0
 POLL_SECONDS = 0.2
@@ -51,12 +51,12 @@ def run_stops(directory: Path, *, rounds: int, tick: Callable[[], None] = lambda
             _abort_an_idle_engine(engine, agent, result)
             tick()
         page = _look(agent, result)
-        result.requests = sum(v for _, v in page.get("kvledger_requests_total", [])) if page else 0.0
+        result.requests = total(page or {}, "kvledger_requests_total")
     return result
 
 
 def _stop_in_a_storm(engine: EngineProcess, agent: AgentProcess, seed: int, result: StopResult) -> None:
-    with LoadProcess(engine.url, seed=seed, seconds=STORM_SECONDS):
+    with LoadProcess(engine.url, seed=seed, flags=LOAD):
         _stop_while_busy(engine, agent, result)
         try:
             # On a busy machine steps are long, and with them the time after which silence means frozen.
@@ -107,10 +107,7 @@ def _look(agent: AgentProcess, result: StopResult) -> Page | None:
         return None
     page = samples_of(text)
     result.pages += 1
-    for name in ("kvledger_findings", "kvledger_invariant_violations"):
-        for labels, value in page.get(name, []):
-            if value:
-                result.complaints.append(f"{name}{dict(labels)} = {value} without a fault")
+    result.complaints += false_alarms(page)
     return page
 
 
@@ -128,9 +125,7 @@ def _watch(agent: AgentProcess, result: StopResult, seconds: float, *, until: st
 def _await_idle(agent: AgentProcess, result: StopResult) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        page = _look(agent, result) or {}
-        active = sum(v for labels, v in page.get("kvledger_pool_blocks", []) if labels["state"] == "active")
-        if page and _is_idle(page) and not active:
+        if is_at_rest(_look(agent, result) or {}):
             return
         time.sleep(POLL_SECONDS)
     result.complaints.append(f"not idle with nothing active within {PATIENCE_SECONDS} s")

@@ -13,6 +13,7 @@ from tests.reliability.faults import run_fault
 from tests.reliability.kills import run_kills
 from tests.reliability.promises import promised_findings
 from tests.reliability.stops import run_stops
+from tests.reliability.storms import run_storms
 from tests.reliability.virtual import EngineHandle, virtual_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("tmpfs")]
@@ -66,3 +67,12 @@ def test_a_stopped_engine_is_frozen_and_an_abandoned_idle_one_holds_nothing(memo
     assert result.complaints == []
     assert result.passed
     assert result.idle_aborts == 1
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.needs("distribution")
+def test_a_storm_on_the_embedded_model_raises_no_finding_and_leaves_nothing_held(memory: Path) -> None:
+    result = run_storms(memory, requests=500)
+    assert result.complaints == []
+    assert result.passed

@@ -50,6 +50,12 @@ class UpCommand:
         parser.add_argument(
             "--no-trace", action="store_true", help="drive the `mixed` profile even if a trace is found"
         )
+        parser.add_argument(
+            "--model",
+            default=UpSettings().model,
+            metavar="MODEL",
+            help="what the engine computes with, as in `kvledger engine --model`: 'cell' needs no torch (%(default)s)",
+        )
         parser.add_argument("--profile", choices=list(PROFILES), help="a profile of `kvledger load` instead of a trace")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -59,7 +65,7 @@ class UpCommand:
         if args.trace is not None and not args.trace.is_file():
             raise UsageError(f"--trace {args.trace}: no such file; give a Mooncake JSONL or Azure CSV trace")
         trace = args.trace or (None if args.no_trace or args.profile else find_trace())
-        with _interruptible(), Stack(UpSettings(), seed=args.seed) as stack:
+        with _interruptible(), Stack(UpSettings(model=args.model), seed=args.seed) as stack:
             stack.start()
             summary = _Run(stack, args, trace).whole()
         if args.json:

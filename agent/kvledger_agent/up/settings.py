@@ -25,6 +25,7 @@ class UpSettings:
     """
 
     engine: str = "embedded"
+    model: str = "embedded"
     blocks: int = 1600
     block_size_tokens: int = 16
     max_num_seqs: int = 64
@@ -44,7 +45,7 @@ class UpSettings:
     def pool_scales(self) -> str:
         """The engine's sizes in words."""
         return (
-            f"{self.blocks:,} blocks of {self.block_size_tokens} tokens, context limit {self.max_model_len_tokens:,}, "
+            f"model {self.model}, {self.blocks:,} blocks of {self.block_size_tokens} tokens, context limit {self.max_model_len_tokens:,}, "
             f"at most {self.max_num_seqs} sequences; a step takes {self.step_time}"
         )
 
@@ -60,6 +61,7 @@ class UpSettings:
         given = {
             "--directory": directory,
             "--name": self.engine,
+            "--model": self.model,
             "--port": port,
             "--seed": seed,
             "--blocks": self.blocks,

@@ -52,8 +52,8 @@ def _entry_points() -> str:
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of `kvledger engine`."""
-    return [sys.executable, "-m", "kvledger_agent", "engine", *arguments]
+    """The command line of `kvledger engine`, with the cell model where no other is named."""
+    return [sys.executable, "-m", "kvledger_agent", "engine", "--model", "cell", *arguments]
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
