@@ -17,11 +17,15 @@ from typing import Any
 
 import pytest
 
-from kvledger.errors import LedgerUnreadable
+from kvledger.errors import BadTarget, LedgerUnreadable
+from kvledger.reader import Reader
+from kvledger.record import record
+from kvledger.source import MemorySource
 from kvledger.writer import Ledger
 from kvledger_agent.command import Command
 from kvledger_agent.commands import agent, snapshot, status
 from kvledger_agent.one_ledger import NoLedger
+from kvledger_agent.tables import instant_text
 from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
 from tests.ledger.toy import toy_limits
 
@@ -184,6 +188,77 @@ def test_snapshot_of_a_closed_ledger_finds_nothing(
 
     assert run(snapshot.COMMAND, ledger_in(memory), "--json") == 0
     assert document(capsys)["liveness"]["status"] == "closed"
+
+
+@needs_tmpfs
+def test_a_saved_snapshot_shows_what_the_live_ledger_showed_and_when(
+    memory: Path, spawn: Spawn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = spawn(CHILDREN, "scene", memory)
+    live, saved = ledger_in(memory), tmp_path / "incident.kvrecording"
+    assert run(snapshot.COMMAND, live, "--json") == 0
+    shown = document(capsys)
+
+    assert run(snapshot.COMMAND, live, "--save", saved, "--json") == 0
+
+    told = document(capsys)
+    assert (told["path"], told["engine"], told["rank"], told["status"]) == (str(saved), "golden", 0, "ok")
+    assert told["bytes"] == saved.stat().st_size
+    assert told["published_seq"] == shown["published_seq"]
+    assert (told["blocks_in_motion"], told["requests_in_motion"]) == (0, 0)
+    engine.communicate(timeout=20)
+    assert run(snapshot.COMMAND, saved, "--json") == 0
+    again = document(capsys)
+    assert again["liveness"].pop("recorded") == {"wall_ns": told["wall_ns"], "status": "ok"}
+    assert (again["liveness"].pop("status"), again["liveness"].pop("up")) == ("recorded", None)
+    for key in ("status", "up", "recorded"):
+        shown["liveness"].pop(key)
+    assert again == shown
+    assert run(snapshot.COMMAND, saved) == 0
+    screen = capsys.readouterr().out
+    assert f"recorded at {instant_text(told['wall_ns'])}, ok then" in screen
+    assert "active 15   cached 7   free 2   of 24" in screen
+
+
+@needs_tmpfs
+def test_a_saved_snapshot_of_a_leaking_engine_tells_the_leak_at_once_and_saving_again_needs_force(
+    memory: Path, spawn: Spawn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "leak", memory)
+    saved = tmp_path / "incident.kvrecording"
+
+    assert run(snapshot.COMMAND, ledger_in(memory), "--save", saved) == 0
+
+    assert capsys.readouterr().out.startswith("saved leak:0 as of ")
+    began = time.monotonic()
+    assert run(snapshot.COMMAND, saved) == 1
+    assert time.monotonic() - began < 2.0, "nothing will change: there is nothing to wait for"
+    screen = capsys.readouterr().out
+    assert "excess_reference" in screen
+    assert "leaker" in screen
+    with pytest.raises(BadTarget, match="--force"):
+        run(snapshot.COMMAND, ledger_in(memory), "--save", saved)
+    assert run(snapshot.COMMAND, ledger_in(memory), "--save", saved, "--force") == 0
+    assert run(status.COMMAND, "--ledger", saved) == 1
+
+
+def test_a_frozen_engine_is_frozen_in_its_recording_for_as_long_as_it_was_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger.in_memory(toy_limits())
+    ledger.publish_now(idle=False)
+    beat = ledger.now_ns
+    monkeypatch.setattr(time, "monotonic_ns", lambda: beat + 9_000_000_000)
+    with Reader.over(MemorySource(ledger.image)) as reader:
+        record(reader, tmp_path / "r")
+    monkeypatch.undo()
+
+    assert run(status.COMMAND, "--ledger", tmp_path / "r") == 1
+
+    screen = capsys.readouterr().out
+    assert "no heartbeat for 9.0 s" in screen
+    assert "9.0 s before" in screen
+    assert "frozen then" in screen
 
 
 @needs_tmpfs

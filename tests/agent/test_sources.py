@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvledger.record import record
 from kvledger_agent.directory import scan
 from kvledger_agent.fleet import SourceHealth
 from kvledger_agent.observation import Observation
@@ -153,3 +154,19 @@ def test_files_in_preparation_and_locks_are_no_ledgers(tmp_path: Path) -> None:
         (tmp_path / name).touch()
 
     assert scan(tmp_path) == {}
+
+
+@pytest.mark.needs("tmpfs")
+def test_a_recording_in_the_directory_is_no_engine_and_hides_none(memory: Path, spawn: Spawn) -> None:
+    spawn(CHILDREN, "hold", memory, "held", 0)
+    (live,) = memory.glob("*.kvledger")
+    record(live, memory / "r")
+    shutil.copy(memory / "r", memory / "held.0.00000099.kvledger")
+    shutil.copy(memory / "r", memory / "other.0.00000001.kvledger")
+
+    with watching(memory) as sources:
+        seen = by_key(sources.look())
+
+    assert list(seen) == ["held:0"]
+    assert seen["held:0"][0] == "idle"
+    assert scan(memory)["held:0"].path == live
