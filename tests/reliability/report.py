@@ -163,9 +163,9 @@ def _storms(result: StormResult) -> str:
     return (
         "## Storms on the embedded model\n\n"
         f"{result.storms} storms over HTTP on the real clock, with the embedded model in torch: {result.sent:,} "
-        f"requests sent, {result.cancellations:,} sequences cancelled by clients that went away, {result.preemptions:,} "
-        f"preemptions, {result.pages:,} pages read. Findings, broken counts, requests without an end and blocks still "
-        f"active after a storm: {len(result.complaints)}.\n"
+        f"requests sent, {result.cancellations:,} sequences cancelled by clients that went away, "
+        f"{result.preemptions:,} preemptions, {result.pages:,} pages read. Findings, broken counts, requests without "
+        f"an end and blocks still active after a storm: {len(result.complaints)}.\n"
     )
 
 

@@ -100,6 +100,12 @@ class EngineProcess:
         assert value is not None
         return value
 
+    def ended(self, reason: str) -> float:
+        """Sequences that ended for a reason, of all tenants."""
+        by_tenant = self.sample().stats.tenant_counter("requests_total", finish_reason=reason)
+        assert by_tenant is not None
+        return sum(by_tenant.values())
+
     def holds_nothing(self) -> bool:
         """No block is active and no request lives."""
         sample = self.sample()
