@@ -1,0 +1,1 @@
+"""Attention through block tables: the plan of a step, and the reference that computes it."""

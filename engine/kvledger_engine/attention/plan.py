@@ -1,0 +1,141 @@
+"""AttentionPlan: which queries of a step see which slots, in a few padded tiles. Made once a step, for all layers.
+
+Rows of a batch differ in queries and context. A row's queries are cut into segments, segments of like size share a
+tile, and a tile is padded to its largest: sizes in a tile differ by less than a factor of two, so padding at most
+doubles either side. Padding repeats the segment's own last query and slot, and is masked: no tile reads a foreign slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvledger.views import I64
+from kvledger_engine.batch import Batch, ragged_positions
+
+MAX_QUERIES = 256
+MAX_ELEMENTS = 1 << 24
+# Contexts up to so many tokens share a tile: padding them costs less than one more call.
+_SHORT_CONTEXT_BITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayout:
+    """How many query and KV heads share a layer, and how wide they are."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """r segments of at most q queries and c slots of context.
+
+    `queries` int64[r × q] are tokens of the batch, `slots` int64[r × c] slots of the store. `mask` bool
+    [r, 1, group × q, c] is True where a query sees a slot; `group` query heads share a KV head.
+    """
+
+    segments: int
+    queries: Tensor
+    slots: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """The tiles of a step; `order` int64[t] is each token's place in the queries of all tiles, one after the other."""
+
+    tiles: tuple[Tile, ...]
+    order: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """Runs of queries of one row each. `first` is a token of the batch, `start` its position; all I64[s]."""
+
+    row: I64
+    first: I64
+    start: I64
+    count: I64
+
+    @property
+    def ends(self) -> I64:
+        return self.start + self.count
+
+    def where(self, chosen: I64) -> _Segments:
+        return _Segments(self.row[chosen], self.first[chosen], self.start[chosen], self.count[chosen])
+
+
+def plan_attention(
+    batch: Batch, layout: HeadLayout, device: torch.device, *, max_elements: int = MAX_ELEMENTS
+) -> AttentionPlan:
+    """The plan of a batch, on `device`.
+
+    A tile has at most `max_elements` scores (heads × queries × context) and gathers at most so many elements of keys
+    and as many of values, unless a single segment needs more: then it is one segment, with one query if its scores
+    are too many.
+    """
+    tiles, order, base = [], np.zeros(len(batch.tokens), np.int64), 0
+    for part in _alike(_segments(batch, layout, max_elements), layout, max_elements):
+        tile = _tile(batch, part, layout.heads // layout.kv_heads, device)
+        tiles.append(tile)
+        padded = base + np.arange(tile.segments) * (len(tile.queries) // tile.segments)
+        order[ragged_positions(part.first, part.count)] = ragged_positions(padded, part.count)
+        base += len(tile.queries)
+    return AttentionPlan(tuple(tiles), torch.from_numpy(order).to(device))
+
+
+def _segments(batch: Batch, layout: HeadLayout, max_elements: int) -> _Segments:
+    """Every row cut into segments short enough for the bound; a long prompt's early ones see a short context."""
+    starts, counts = batch.starts.astype(np.int64), batch.counts.astype(np.int64)
+    longest = np.clip(max_elements // (layout.heads * (starts + counts)), 1, MAX_QUERIES)
+    pieces = -(-counts // longest)
+    row = np.repeat(np.arange(len(counts)), pieces)
+    skipped = ragged_positions(np.zeros_like(pieces), pieces) * longest[row]
+    first = (np.cumsum(counts) - counts)[row] + skipped
+    return _Segments(row, first, starts[row] + skipped, np.minimum(longest[row], counts[row] - skipped))
+
+
+def _alike(segments: _Segments, layout: HeadLayout, max_elements: int) -> Iterator[_Segments]:
+    """Segments by size class, powers of two of both sides, and as many at a time as the bound allows."""
+    sizes = _bits(segments.count) * 64 + np.maximum(_bits(segments.ends), _SHORT_CONTEXT_BITS)
+    order = np.argsort(sizes, kind="stable")
+    for chosen in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
+        queries, context = int(segments.count[chosen].max()), int(segments.ends[chosen].max())
+        elements = context * max(layout.heads * queries, layout.kv_heads * layout.head_dim)
+        at_once = max(1, max_elements // elements)
+        for begin in range(0, len(chosen), at_once):
+            yield segments.where(chosen[begin : begin + at_once])
+
+
+def _bits(sizes: I64) -> I64:
+    """The power of two that is not below each size."""
+    bits: I64 = np.ceil(np.log2(sizes)).astype(np.int64)
+    return bits
+
+
+def _tile(batch: Batch, part: _Segments, group: int, device: torch.device) -> Tile:
+    """The tile of some segments; whatever is padded repeats the last of its segment."""
+    size = batch.block_size_tokens
+    queries = np.minimum(np.arange(part.count.max()), part.count[:, None] - 1)
+    context = np.arange(part.ends.max())
+    seen = np.minimum(context, part.ends[:, None] - 1)
+    blocks = batch.table_blocks[batch.table_offsets[part.row][:, None] + seen // size].astype(np.int64)
+    mask = context <= (part.start[:, None] + queries)[:, :, None]
+    return Tile(
+        segments=len(part.row),
+        queries=_tensor((part.first[:, None] + queries).reshape(-1), device),
+        slots=_tensor((blocks * size + seen % size).reshape(-1), device),
+        mask=_tensor(np.tile(mask, (1, group, 1))[:, None], device),
+    )
+
+
+def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device)

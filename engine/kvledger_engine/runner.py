@@ -1,0 +1,137 @@
+"""ModelRunner: a batch through the model. Turns arrays into tensors and logits into tokens; decides nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvledger.views import I32, I64
+from kvledger_engine.attention.plan import HeadLayout, plan_attention
+from kvledger_engine.batch import Batch, ragged_positions
+from kvledger_engine.errors import NonFiniteLogits, NotEnoughMemory
+from kvledger_engine.kvstore import KvStore
+from kvledger_engine.model.checkpoint import load_weights
+from kvledger_engine.model.config import DTYPE_BYTES, ModelConfig
+from kvledger_engine.model.device import AUTO, device_failures, resolve_device, resolve_dtype, torch_dtype
+from kvledger_engine.model.embedded import EMBEDDED_NAME
+from kvledger_engine.model.huggingface import model_config
+from kvledger_engine.model.llama import Llama
+from kvledger_engine.model.weights import Weights, seeded_weights, weight_shapes
+from kvledger_engine.sampling import draw
+
+
+class ModelRunner:
+    """A model with its weights and its cache: the engine's `Compute`. dtype and device are those of the weights.
+
+    Raises `NotEnoughMemory` if the cache does not fit.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        *,
+        capacity_blocks: int,
+        block_size_tokens: int,
+        fill: float = 0.0,
+    ) -> None:
+        self.config, self.weights = config, weights
+        self.device = weights.norm.device
+        self.store = KvStore(
+            config,
+            capacity_blocks=capacity_blocks,
+            block_size_tokens=block_size_tokens,
+            dtype=weights.norm.dtype,
+            device=self.device,
+            fill=fill,
+        )
+        self._block_size = block_size_tokens
+        self._llama = Llama(config, weights, self.store)
+        self._layout = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+
+    def execute(self, batch: Batch) -> I32:
+        """See `Compute.execute`: copies, then writes, then reads.
+
+        Raises `MemoryError` for a failed allocation, `NonFiniteLogits`, and `ComputeLost` for a broken device.
+        """
+        with device_failures(), torch.inference_mode():
+            logits = self.logits(batch)
+            if not len(batch.sample_entry):
+                return np.zeros(0, np.int32)
+            return self._draw(batch, logits)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Fill the cache for a batch; the scores of its samples, [m, vocab_size]."""
+        assert batch.block_size_tokens == self._block_size
+        if len(batch.copy_source):
+            self.store.copy(self._int64(batch.copy_source), self._int64(batch.copy_target))
+        positions = ragged_positions(batch.starts, batch.counts)
+        hidden = self._llama.forward(
+            self._int64(batch.tokens),
+            self._int64(positions),
+            self._int64(self._slots(batch, positions)),
+            plan_attention(batch, self._layout, self.device),
+        )
+        last = (np.cumsum(batch.counts) - 1)[batch.sample_entry]
+        return self._llama.logits(hidden.index_select(0, self._int64(last)))
+
+    def _slots(self, batch: Batch, positions: I64) -> I64:
+        """The slot of each token, through its row's block table."""
+        rows = np.repeat(np.arange(len(batch.slots)), batch.counts)
+        blocks, offsets = np.divmod(positions, self._block_size)
+        slots: I64 = (
+            batch.table_blocks[batch.table_offsets[rows] + blocks].astype(np.int64) * self._block_size + offsets
+        )
+        return slots
+
+    def _draw(self, batch: Batch, logits: Tensor) -> I32:
+        drawn = draw(
+            logits,
+            batch.sample_temperature,
+            batch.sample_seed,
+            (batch.starts + batch.counts)[batch.sample_entry].astype(np.int64),
+        )
+        finite = logits.isfinite().all(dim=-1)
+        # One transfer for both: a device is waited for once a step.
+        answer: I64 = torch.stack((drawn, finite.long())).cpu().numpy()
+        unsound = answer[1] == 0
+        if unsound.any():
+            raise NonFiniteLogits(batch.sample_slots[unsound].tolist())
+        tokens: I32 = answer[0].astype(np.int32)
+        return tokens
+
+    def _int64(self, array: I32 | I64) -> Tensor:
+        return torch.from_numpy(array.astype(np.int64)).to(self.device)
+
+
+def build_runner(
+    source: str,
+    *,
+    capacity_blocks: int,
+    block_size_tokens: int,
+    dtype: str = AUTO,
+    device: str = AUTO,
+    seed: int = 0,
+) -> ModelRunner:
+    """A runner for `source`: "embedded", whose weights come from `seed`, or the directory of a checkpoint.
+
+    `dtype` is one of `device.DTYPES`, `device` one of `device.DEVICES`. Raises `BadCheckpoint`, `BadConfig`, or
+    `NotEnoughMemory` for weights or a cache that the device has no room for.
+    """
+    config, where = model_config(source), resolve_device(device)
+    name = resolve_dtype(dtype, config, where)
+    kind = torch_dtype(name)
+    try:
+        with device_failures():
+            if source == EMBEDDED_NAME:
+                weights = seeded_weights(config, seed=seed, dtype=kind, device=where)
+            else:
+                weights = load_weights(Path(source), config, dtype=kind, device=where)
+    except MemoryError as error:
+        elements = sum(torch.Size(shape).numel() for shape in weight_shapes(config).values())
+        remedy = "use a smaller dtype, or a larger device"
+        raise NotEnoughMemory("the weights", elements * DTYPE_BYTES[name], remedy) from error
+    return ModelRunner(config, weights, capacity_blocks=capacity_blocks, block_size_tokens=block_size_tokens)

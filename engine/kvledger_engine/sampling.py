@@ -1,0 +1,64 @@
+"""Sampling: the token each row of logits draws. Its noise is a function of (seed, position, token id) and nothing else.
+
+The same seed, position and logits draw the same token whatever else is in the batch, after a preemption, on any device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvledger.views import I64, U64
+from kvledger_engine.batch import F32
+
+
+def draw(logits: Tensor, temperatures: F32, seeds: U64, positions: I64) -> Tensor:
+    """One token id per row of `logits` [m, vocab_size], int64[m] on their device.
+
+    `temperatures` F32[m], 0 = the most likely token, the first of equals; `seeds` U64[m]; `positions` I64[m], where in
+    its sequence the drawn token will stand. Gumbel-max (Gumbel, 1954): the largest of logit / temperature + noise is a
+    draw from their softmax. Noise takes 16 bytes a score of the rows with a temperature.
+    """
+    drawn = logits.argmax(dim=-1)
+    warm = np.flatnonzero(temperatures > 0)
+    if not len(warm):
+        return drawn
+
+    def of_warm(values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values[warm]).to(logits.device)
+
+    rows = torch.from_numpy(warm).to(logits.device)
+    scores = logits.index_select(0, rows).double() / of_warm(temperatures.astype(np.float64))[:, None]
+    scores += gumbel_noise(of_warm(seeds.view(np.int64)), of_warm(positions), logits.shape[1])
+    return drawn.index_copy(0, rows, scores.argmax(dim=-1))
+
+
+def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise, float64[m, vocab_size], from int64[m] seeds and positions."""
+    tokens = torch.arange(1, vocab_size + 1, device=seeds.device)
+    streams = _mix(_mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN)
+    bits = _shift(_mix(streams[:, None] + tokens * _GOLDEN), 11)
+    uniform = (bits.double() + 0.5) * 2.0**-53
+    return uniform.log_().neg_().log_().neg_()
+
+
+# Integers wrap in torch as they do modulo 2^64; these are the unsigned constants of splitmix64 as signed ones.
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
+_SECOND = 0x94D049BB133111EB - (1 << 64)
+
+
+def _shift(values: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right; torch's own keeps the sign."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(values: Tensor) -> Tensor:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), as `prefixkeys.mix`, in torch."""
+    values = (values ^ _shift(values, 30)) * _FIRST
+    values = (values ^ _shift(values, 27)) * _SECOND
+    return values ^ _shift(values, 31)

@@ -1,0 +1,1 @@
+"""Tests of the model and of everything that holds a tensor."""
