@@ -16,12 +16,17 @@ Spawn = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts `python -m tests.ledger.children NAME ARGS...` and ends it after the test. Waits for its first line."""
+    """Starts `python -m tests.ledger.children NAME ARGS...` and ends it after the test. Waits for its first line.
+
+    `module` names another module of this folder to run instead.
+    """
     children: list[subprocess.Popen[str]] = []
 
-    def start(name: str, *arguments: object, ready: str | None = "ready") -> subprocess.Popen[str]:
+    def start(
+        name: str, *arguments: object, ready: str | None = "ready", module: str = "children"
+    ) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.ledger.children", name, *map(str, arguments)],
+            [sys.executable, "-m", f"tests.ledger.{module}", name, *map(str, arguments)],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "engine", ROOT / "agent", ROOT)))},
             stdin=subprocess.PIPE,
