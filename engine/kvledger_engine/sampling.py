@@ -41,8 +41,9 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Standard Gumbel noise, float64[m, vocab_size], from int64[m] seeds and positions."""
     tokens = torch.arange(1, vocab_size + 1, device=seeds.device)
     streams = _mix(_mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN)
-    bits = _shift(_mix(streams[:, None] + tokens * _GOLDEN), 11)
-    uniform = (bits.double() + 0.5) * 2.0**-53
+    bits = _shift(_mix(streams[:, None] + tokens * _GOLDEN), 12)
+    # 52 bits and a half: neither 0 nor 1, whose logarithms are no numbers, can come out of rounding.
+    uniform = (bits.double() + 0.5) * 2.0**-52
     return uniform.log_().neg_().log_().neg_()
 
 

@@ -47,11 +47,12 @@ class WatchedRunner(ModelRunner):
         unread = np.arange(self.store.keys.shape[3]) >= filled[:, None]
         self.poisoned_slots += int(unread.sum())
         for cells in (self.store.keys, self.store.values):
-            cells[:, :, torch.from_numpy(unread)] = torch.nan
+            cells.masked_fill_(torch.from_numpy(unread)[..., None], torch.nan)
 
     def _hide(self, batch: Batch) -> list[tuple[Tensor, Tensor, Tensor]]:
-        foreign = np.setdiff1d(np.arange(self.store.keys.shape[2]), np.append(batch.table_blocks, batch.copy_source))
-        blocks = torch.from_numpy(foreign)
+        assert self._ledger is not None
+        holding = np.flatnonzero(self._ledger.blocks.state != BlockState.FREE)
+        blocks = torch.from_numpy(np.setdiff1d(holding, np.append(batch.table_blocks, batch.copy_source)))
         hidden = [(cells, blocks, cells[:, :, blocks].clone()) for cells in (self.store.keys, self.store.values)]
         for cells, _, _ in hidden:
             cells[:, :, blocks] = torch.nan

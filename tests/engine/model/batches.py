@@ -1,0 +1,37 @@
+"""Batches made by hand, without an engine around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvledger_engine.batch import Batch
+
+
+def batch(rows: Sequence[tuple[int, int]], *, block_size_tokens: int = 4, **fields: Any) -> Batch:
+    """A batch of (start, count) rows, each with scattered blocks of its own and one greedy sample.
+
+    `fields` are fields of the batch and replace what is made up here.
+    """
+    starts, counts = (np.array([row[side] for row in rows], np.int32) for side in (0, 1))
+    blocks = -(-(starts + counts) // block_size_tokens)
+    ordinals = np.arange(len(rows), dtype=np.int32)
+    none = np.zeros(0, np.int32)
+    given: dict[str, Any] = {
+        "block_size_tokens": block_size_tokens,
+        "slots": ordinals,
+        "starts": starts,
+        "counts": counts,
+        "tokens": np.arange(counts.sum(), dtype=np.int32) % 64,
+        "table_blocks": np.random.default_rng(3).permutation(int(blocks.sum())).astype(np.int32),
+        "table_offsets": np.concatenate(([0], np.cumsum(blocks))).astype(np.int32),
+        "copy_source": none,
+        "copy_target": none,
+        "sample_entry": ordinals,
+        "sample_slots": ordinals,
+        "sample_seed": np.zeros(len(rows), np.uint64),
+        "sample_temperature": np.zeros(len(rows), np.float32),
+    }
+    return Batch(**(given | fields))
