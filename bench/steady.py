@@ -5,6 +5,7 @@ What is left of a step is the control plane: schedule, both publications, apply.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from bench.errors import BenchError
 from kvledger.views import I32
 from kvledger.writer import Ledger
-from kvledger_engine.batch import Batch
+from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import Finished, NewRequest
@@ -31,6 +32,21 @@ class NoCompute:
         return np.zeros(len(batch.sample_slots), np.int32)
 
 
+Build = Callable[[Path, EngineConfig, Compute], tuple[Ledger, EngineLoop]]
+MakeCompute = Callable[[EngineConfig], Compute]
+
+
+def engine(directory: Path, config: EngineConfig, compute: Compute) -> tuple[Ledger, EngineLoop]:
+    """A new ledger file and the loop over it, as the product makes them."""
+    ledger = Ledger.create(directory, config.limits())
+    return ledger, EngineLoop(config, ledger, compute)
+
+
+def no_compute(_: EngineConfig) -> Compute:
+    """See `NoCompute`."""
+    return NoCompute()
+
+
 class SteadyEngine:
     """`sequences` running at once, each replaced at once when it ends.
 
@@ -38,7 +54,15 @@ class SteadyEngine:
     spread times; by default none ends within 3,072 steps.
     """
 
-    def __init__(self, directory: Path, *, sequences: int, output_tokens: int = ENDLESS_TOKENS) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        sequences: int,
+        output_tokens: int = ENDLESS_TOKENS,
+        build: Build = engine,
+        compute: MakeCompute = no_compute,
+    ) -> None:
         self.sequences, self._output_tokens = sequences, output_tokens
         self._random, self._submitted = np.random.default_rng(sequences), 0
         config = EngineConfig(
@@ -49,8 +73,7 @@ class SteadyEngine:
             max_num_batched_tokens=8192,
             max_model_len_tokens=MAX_MODEL_LEN_TOKENS,
         )
-        self.ledger = Ledger.create(directory, config.limits())
-        self.loop = EngineLoop(config, self.ledger, NoCompute())
+        self.ledger, self.loop = build(directory, config, compute(config))
         self._fill()
 
     def _fill(self) -> None:

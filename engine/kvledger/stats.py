@@ -7,7 +7,7 @@ Owns the mapping name + labels -> index, for the writer's private copy and the r
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,8 +157,9 @@ class Histogram:
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count `value` (in the family's unit) `count` times."""
-        self._values[self._index + bisect_left(self._bounds, value)] += count
-        self._values[self._sum] += value * count
+        values = self._values
+        values[self._index + bisect_left(self._bounds, value)] += count
+        values[self._sum] += value * count
 
     def observe_many(self, values: NDArray[np.float64]) -> None:
         """Count every element of a 1-D float array."""
@@ -170,6 +171,14 @@ class Histogram:
         bins = np.bincount(np.searchsorted(self._bounds, values, side="left"), minlength=width)
         self._array[self._index : self._index + width] += bins
         self._array[self._sum] += values.sum()
+
+
+def observe_each(histograms: Sequence[Histogram], values: Sequence[float]) -> None:
+    """One observation of each of several histograms, in less time than one by one."""
+    for histogram, value in zip(histograms, values, strict=True):
+        stored = histogram._values
+        stored[histogram._index + bisect_left(histogram._bounds, value)] += 1
+        stored[histogram._sum] += value
 
 
 class Stats:

@@ -35,6 +35,8 @@ _PUBLISHED, _WRITING = CONTROL_INDEX["published_seq"], CONTROL_INDEX["writing_se
 _STATS_INDEX, _IDLE_SINCE = CONTROL_INDEX["stats_index"], CONTROL_INDEX["idle_since_ns"]
 _PUBLISHED_GAUGES = ("seq", "clock_ns", "monotonic_ns", "wall_ns", "idle", "active_blocks", "cached_blocks")
 _NS_PER_SECOND = 1_000_000_000
+_CLOCK_LAG_NS = 10_000_000  # the most by which block-seconds may be older than their publication while there is work
+_FEW_TENANTS, _FEW_COLUMNS = 8, 16  # so many are handled faster one by one than as an array
 
 
 class Ledger:
@@ -60,6 +62,10 @@ class Ledger:
         self.stats = Stats(layout.stats)
         self.seq = 0
         self.now_ns = clock.now_ns()
+        self.seq_value: NDArray[np.uint64] = np.zeros((), np.uint64)
+        """`seq` as a 0-d array: storing it into an array of stamps needs no conversion, which is most of a store."""
+        self.now_value: NDArray[np.int64] = np.array(self.now_ns)
+        """`now_ns` of the open publication's begin, likewise."""
         self._published = section("stats")
         self._events = RingWriter(self.rings.events, self.control, "events")
         self._summaries = RingWriter(self.rings.summaries, self.control, "summaries")
@@ -67,9 +73,15 @@ class Ledger:
         self._words = _words(self.control, hook)
         self._buffers = (_words(self._published[0], hook), _words(self._published[1], hook))
         self._working = _words(self.stats.array, hook)
+        self._set_seq, self._set_now = self.seq_value.data, self.now_value.data
+        self._changed = self.blocks.changed_seq
         self._block_seconds_step = np.empty(layout.stats.columns)
+        # Indices of the blocks and block-seconds of every tenant column that has ever been charged.
+        self._charged: dict[int, tuple[int, int]] = {}
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
-        self._peak = (-1, -1, -1)
+        self._peak_until_ns, self._peak_active, self._peak_used = 0, -1, -1
+        self._peaks = self.rings.peaks
+        self._active_peaks, self._used_peaks = self._peaks["active_blocks"], self._peaks["used_blocks"]
         self._advanced_ns = self.now_ns
         self._block_seconds = self.stats.tenant_counter("block_seconds_total")
         self._columns: dict[str, int] = {}
@@ -149,20 +161,24 @@ class Ledger:
         words = self._words
         self.seq = seq = int(words[_PUBLISHED]) + 1
         words[_WRITING] = seq
-        self.now_ns = self.clock.now_ns()
+        self.now_ns = now = self.clock.now_ns()
+        self._set_seq[()], self._set_now[()] = seq, now
         return seq
 
     def stamp(self, blocks: NDArray[np.signedinteger[Any]]) -> None:
         """Mark blocks (1-D ids) as changing in this publication. Must come before the change itself."""
-        self.blocks.changed_seq[blocks] = self.seq
+        self._changed[blocks] = self.seq_value
 
     def end(self, *, idle: bool = False) -> None:
         """Close the publication: clocks, peaks and stats become visible, then its number."""
         self.now_ns = now = self.clock.now_ns()
         values, words = self.stats.values, self._words
-        self._advance_block_seconds(now)
+        if idle or now - self._advanced_ns >= _CLOCK_LAG_NS:
+            self._advance_block_seconds(now)
         seq, clock, monotonic, wall, idle_gauge, active, cached = self._gauge_indices
-        self._note_peak(now // _NS_PER_SECOND, int(values[active]), int(values[cached]))
+        held, used = values[active], values[active] + values[cached]
+        if held > self._peak_active or used > self._peak_used or now >= self._peak_until_ns:
+            self._note_peak(now // _NS_PER_SECOND, int(held), int(used))
         values[seq] = self.seq
         values[clock] = values[monotonic] = now
         values[wall] = self.clock.wall_ns()
@@ -180,27 +196,47 @@ class Ledger:
 
     def _advance_block_seconds(self, now_ns: int) -> None:
         elapsed_ns = now_ns - self._advanced_ns
-        if elapsed_ns > 0:
-            step = self._block_seconds_step
-            np.multiply(self.stats.tenant_blocks, elapsed_ns / _NS_PER_SECOND, out=step)
-            np.add(self._block_seconds, step, out=self._block_seconds)
-            self._advanced_ns = now_ns
-
-    def advance_block_seconds(self) -> None:
-        """Bring the tenants' block-second clocks to now; called before `stats.tenant_blocks` changes."""
-        self._advance_block_seconds(self.now_ns)
-
-    def _note_peak(self, second: int, active: int, cached: int) -> None:
-        peak_second, peak_active, peak_used = self._peak
-        used = active + cached
-        if second != peak_second:
-            self._peak = (second, active, used)
-        elif active > peak_active or used > peak_used:
-            self._peak = (second, max(active, peak_active), max(used, peak_used))
-        else:
+        if elapsed_ns <= 0:
             return
-        peaks = self.rings.peaks
-        peaks[second % len(peaks)] = self._peak
+        self._advanced_ns = now_ns
+        elapsed = elapsed_ns / _NS_PER_SECOND
+        if len(self._charged) > _FEW_TENANTS:
+            np.multiply(self.stats.tenant_blocks, elapsed, self._block_seconds_step)
+            np.add(self._block_seconds, self._block_seconds_step, self._block_seconds)
+            return
+        values = self.stats.values
+        for blocks, block_seconds in self._charged.values():
+            if held := values[blocks]:
+                values[block_seconds] += held * elapsed
+
+    def charge(self, columns: NDArray[np.signedinteger[Any]], change: int) -> None:
+        """Charge `change` blocks, 1 or -1, to the tenant of every column given, from now on."""
+        self._advance_block_seconds(self.now_ns)
+        stats = self.stats
+        if len(columns) > _FEW_COLUMNS:
+            charged = np.bincount(columns, minlength=len(stats.tenant_blocks))
+            stats.tenant_blocks += charged if change > 0 else -charged
+            columns = charged.nonzero()[0]
+            change = 0
+        first = stats.plan.tenant_blocks
+        for column in columns.tolist():
+            stats.values[first + column] += change
+            if column not in self._charged:
+                clock = stats.plan.tenant_counters["block_seconds_total", ()]
+                self._charged[column] = (first + column, clock + column)
+
+    def _note_peak(self, second: int, active: int, used: int) -> None:
+        """A new second has begun, or more blocks are active, or active and cached, than before in this one."""
+        at, until_ns = second % len(self._peaks), (second + 1) * _NS_PER_SECOND
+        if until_ns != self._peak_until_ns:
+            self._peak_until_ns, self._peak_active, self._peak_used = until_ns, active, used
+            self._peaks[at] = (second, active, used)
+            return
+        # `used` first: it is never less than `active`.
+        if used > self._peak_used:
+            self._peak_used = self._used_peaks[at] = used
+        if active > self._peak_active:
+            self._peak_active = self._active_peaks[at] = active
 
     # -- rings ----------------------------------------------------------------------------------------------------
 

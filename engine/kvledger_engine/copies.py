@@ -99,7 +99,7 @@ class CopyOnWrite:
         """Let the slots write: into `targets` where the shared block is to be copied, else into the block itself."""
         if len(copied):
             self._replace(writes.slots[copied], writes.indexes[copied], writes.sources[copied], targets)
-        self._slots.changed_seq[writes.slots] = self._ledger.seq
+        self._slots.changed_seq[writes.slots] = self._ledger.seq_value
         self._slots.own_from_token[writes.slots] = self._slots.computed_tokens[writes.slots]
 
     def _replace(self, slots: Ids, indexes: Integers, sources: Integers, targets: Ids) -> None:
@@ -122,6 +122,11 @@ class CopyOnWrite:
 
     # -- pending copies -------------------------------------------------------------------------------------------
 
+    @property
+    def are_pending(self) -> bool:
+        """Whether `done` has something to do."""
+        return len(self._entries) > 0
+
     def pending(self) -> tuple[I32, I32]:
         """(sources, targets) of the copies to make now."""
         return self._sources, self._targets
@@ -139,5 +144,4 @@ class CopyOnWrite:
         """The copies have been made: their sources are no longer needed for it."""
         entries = self._entries
         self._clear()
-        if len(entries):
-            self._pins.drop(entries)
+        self._pins.drop(entries)

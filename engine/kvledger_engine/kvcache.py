@@ -54,8 +54,10 @@ class KvCache:
 
     def match(self, slot: int, tokens: I32, salt: int) -> int:
         """Tokens of the longest cached prefix of full blocks, fewer than len(tokens). Holds nothing."""
-        with self._metering.sharing():
-            return len(self._chains.match(slot, tokens, salt)) * self._size
+        began_ns = self._metering.now_ns()
+        hits = self._chains.match(slot, tokens, salt)
+        self._metering.shared(began_ns)
+        return len(hits) * self._size
 
     def admit(self, slot: int, tokens: I32, salt: int, new_tokens: int) -> int | None:
         """Give an empty slot the cached prefix of `tokens` and blocks for `new_tokens` after it.
@@ -63,8 +65,9 @@ class KvCache:
         Returns the tokens of the prefix, None (and holds nothing) if blocks are short.
         """
         assert self._tables.length(slot) == 0, f"slot {slot} was admitted while it held blocks"
-        with self._metering.sharing():
-            hits = self._chains.match(slot, tokens, salt)
+        began_ns = self._metering.now_ns()
+        hits = self._chains.match(slot, tokens, salt)
+        self._metering.shared(began_ns)
         further = -(-new_tokens // self._size)
         at, count = np.array([slot]), np.array([len(hits) + further])
         try:
@@ -72,8 +75,9 @@ class KvCache:
             room = self._tables.check(at, count)
         except NotEnoughBlocks:
             return None
-        with self._metering.sharing():
-            self._begin(slot, hits, tokens, salt)
+        began_ns = self._metering.now_ns()
+        self._begin(slot, hits, tokens, salt)
+        self._metering.shared(began_ns)
         self._attach(at, count, np.concatenate((hits, self._take(at.repeat(further)))), room)
         if self._ledger.limits.prefix_caching:
             self._metering.count_query(len(tokens), len(hits) * self._size)
@@ -82,7 +86,7 @@ class KvCache:
     def _begin(self, slot: int, hits: Ids, tokens: I32, salt: int) -> None:
         """Set the block fields of a slot whose table begins with the blocks `hits`, and share those."""
         slots = self._slots
-        slots.changed_seq[slot] = self._ledger.seq
+        slots.changed_seq[slot] = self._ledger.seq_value
         self.pool.share(hits, int(slots.tenant[slot]))
         self._chains.begin(slot, hits, tokens, salt)
         slots.computed_tokens[slot] = slots.own_from_token[slot] = len(hits) * self._size
@@ -127,23 +131,28 @@ class KvCache:
         further = len(blocks) - len(copied)
         self._attach(growing, counts, blocks[:further], room)
         if len(writes):
-            with self._metering.sharing():
-                self._copies.own(writes, copied, blocks[further:])
+            began_ns = self._metering.now_ns()
+            self._copies.own(writes, copied, blocks[further:])
+            self._metering.shared(began_ns)
 
     def _take(self, slots: Ids) -> Ids:
         """One block for the request in each of `slots`."""
         if len(slots) == 0:
             return NO_BLOCKS
-        with self._metering.allocation():
-            return self.pool.take(self._slots.serial[slots], self._slots.tenant[slots]).astype(np.intp)
+        began_ns = self._metering.now_ns()
+        blocks = self.pool.take(self._slots.serial[slots], self._slots.tenant[slots]).astype(np.intp)
+        self._metering.allocated(began_ns)
+        return blocks
 
     def _attach(self, slots: Ids, counts: Integers, blocks: Integers, room: Integers) -> None:
         if len(blocks) == 0:
             return
         self._tables.append(slots, counts, blocks, room)
         peaks = self._slots.peak_blocks
-        peaks[slots] = np.maximum(peaks[slots], self._tables.lengths(slots))
-        self._metering.first_blocks(slots)
+        before = peaks[slots]
+        peaks[slots] = np.maximum(before, self._tables.lengths(slots))
+        if np.count_nonzero(before) < len(before):
+            self._metering.first_blocks(slots[before == 0])
 
     def take_copies(self) -> tuple[I32, I32]:
         """(sources, targets) of block copies to be made before this step writes; pinned until `copies_done`."""
@@ -151,8 +160,10 @@ class KvCache:
 
     def copies_done(self) -> None:
         """The copies of `take_copies` have been made."""
-        with self._metering.sharing():
+        if self._copies.are_pending:
+            began_ns = self._metering.now_ns()
             self._copies.done()
+            self._metering.shared(began_ns)
 
     def fork(self, source: int, target: int) -> None:
         """Give the empty slot `target` the table of `source`, which must hold no more than its computed tokens need.
@@ -165,14 +176,15 @@ class KvCache:
         assert len(blocks) == -(-computed // self._size), f"slot {source} has blocks beyond its {computed} tokens"
         at, count = np.array([target]), np.array([len(blocks)])
         room = self._tables.check(at, count)
-        with self._metering.sharing():
-            slots.changed_seq[[source, target]] = self._ledger.seq
-            self.pool.share(blocks)
-            slots.computed_tokens[target] = computed
-            slots.own_from_token[[source, target]] = len(blocks) * self._size
-            slots.share_base[target] = self.pool.clocks.read(blocks).sum()
-            self._chains.fork(source, target)
-            self._metering.attached(target)
+        began_ns = self._metering.now_ns()
+        slots.changed_seq[[source, target]] = self._ledger.seq_value
+        self.pool.share(blocks)
+        slots.computed_tokens[target] = computed
+        slots.own_from_token[[source, target]] = len(blocks) * self._size
+        slots.share_base[target] = self.pool.clocks.read(blocks).sum()
+        self._chains.fork(source, target)
+        self._metering.attached(target)
+        self._metering.shared(began_ns)
         self._attach(at, count, blocks, room)
 
     # -- after the compute ----------------------------------------------------------------------------------------
@@ -196,14 +208,15 @@ class KvCache:
         self._slots.computed_tokens[slots] = after
         full = (held == self._size).nonzero()[0]
         if len(full):
-            with self._metering.sharing():
-                at, indexes = at[full], indexes[full]
-                indexed = self._chains.publish(at, indexes, blocks[full], tokens, salts[rows[full]])
-                self._disown(at[indexed], (indexes[indexed] + 1) * self._size)
+            began_ns = self._metering.now_ns()
+            at, indexes = at[full], indexes[full]
+            indexed = self._chains.publish(at, indexes, blocks[full], tokens, salts[rows[full]])
+            self._disown(at[indexed], (indexes[indexed] + 1) * self._size)
+            self._metering.shared(began_ns)
 
     def _disown(self, slots: Ids, ends: Integers) -> None:
         """What lies before token `ends` may be shared from now on; each slot's rows rise."""
-        self._slots.changed_seq[slots] = self._ledger.seq
+        self._slots.changed_seq[slots] = self._ledger.seq_value
         self._slots.own_from_token[slots] = np.maximum(self._slots.own_from_token[slots], ends)
 
     # -- release --------------------------------------------------------------------------------------------------
@@ -212,7 +225,7 @@ class KvCache:
         """Give all of a slot's blocks back, its tail first; returns how many. Block-seconds go to the slot."""
         slots, blocks = self._slots, self._tables.blocks_of(slot)[::-1].astype(np.intp)
         self._ledger.stamp(blocks)
-        slots.changed_seq[slot] = self._ledger.seq
+        slots.changed_seq[slot] = self._ledger.seq_value
         slots.block_seconds[slot] += self.pool.clocks.read(blocks).sum() - slots.share_base[slot]
         slots.share_base[slot] = 0.0
         slots.computed_tokens[slot] = slots.own_from_token[slot] = 0

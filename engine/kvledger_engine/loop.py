@@ -7,11 +7,13 @@ cancellations come between steps and are a publication each. Decides nothing its
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from kvledger.catalog import OTHER_TENANT
+from kvledger.stats import observe_each
 from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, RejectionReason, ReleaseCause, StepPhase
 from kvledger.writer import Ledger
@@ -63,7 +65,8 @@ class EngineLoop:
         self._prompt_tokens = stats.counter("prompt_tokens_total")
         self._rejections = [stats.counter("rejections_total", reason=reason.word) for reason in RejectionReason]
         self._tenant_rejections = stats.tenant_counter("tenant_rejections_total")
-        self._phases = [stats.histogram("step", phase=phase.word) for phase in StepPhase]
+        phases = [stats.histogram("step", phase=phase.word) for phase in StepPhase]
+        self._observe_phases: Callable[[Sequence[float]], None] = partial(observe_each, phases)
         self._cost = stats.tenant_counter("cost_total")
         self._block_seconds = stats.tenant_counter("block_seconds_total")
         self._priced = self._block_seconds.copy()
@@ -164,31 +167,32 @@ class EngineLoop:
         return outbox
 
     def _step(self) -> None:
-        clock = self._ledger.clock
-        started = clock.now_ns()
-        self._ledger.begin()
+        ledger, clock = self._ledger, self._ledger.clock
+        ledger.begin()
+        started = ledger.now_ns
         batch = self._scheduler.schedule()
         scheduled = clock.now_ns()
         self._publish()
         published = clock.now_ns()
         sampled = self._execute(batch) if batch is not None else None
-        computed = clock.now_ns()
-        self._ledger.begin()
+        ledger.begin()
+        computed = ledger.now_ns
         if batch is not None:
             self._apply(batch, sampled)
         self._values[self._steps] += 1
         self._values[self._steps_total] += 1
         applied = clock.now_ns()
-        self._time(StepPhase.SCHEDULE, scheduled - started)
-        self._time(StepPhase.MODEL, computed - published)
-        self._time(StepPhase.SAMPLE, applied - computed)
-        self._time(StepPhase.PUBLISH, published - scheduled + self._last_publication_ns)
+        self._observe_phases(
+            (
+                (scheduled - started) / _NS_PER_SECOND,
+                (computed - published) / _NS_PER_SECOND,
+                (applied - computed) / _NS_PER_SECOND,
+                (published - scheduled + self._last_publication_ns) / _NS_PER_SECOND,
+            )
+        )
         self._publish()
         # The second publication cannot show its own length: it is counted with the next step's first one.
         self._last_publication_ns = clock.now_ns() - applied
-
-    def _time(self, phase: StepPhase, elapsed_ns: int) -> None:
-        self._phases[phase].observe(elapsed_ns / _NS_PER_SECOND)
 
     def _execute(self, batch: Batch) -> I32 | FinishReason:
         """The samples of a batch, or how its requests end if the compute fails."""

@@ -7,36 +7,15 @@ ledgers must not depend on the machine.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
-from kvledger.stats import Histogram
 from kvledger.words import PreemptedFate, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.evict import Ids
 
 _NS_PER_SECOND = 1e9
-
-
-class _Stopwatch:
-    """Adds the time spent inside `with` to a counter, or observes it in a histogram."""
-
-    __slots__ = ("_began_ns", "_counter", "_histogram", "_real", "_values")
-
-    def __init__(self, ledger: Ledger, *, counter: int | None = None, histogram: Histogram | None = None) -> None:
-        self._values, self._counter, self._histogram = ledger.stats.values, counter, histogram
-        self._real = not ledger.clock.virtual
-        self._began_ns = 0
-
-    def __enter__(self) -> None:
-        self._began_ns = time.perf_counter_ns()
-
-    def __exit__(self, *_: object) -> None:
-        elapsed = (time.perf_counter_ns() - self._began_ns) / _NS_PER_SECOND if self._real else 0.0
-        if self._counter is not None:
-            self._values[self._counter] += elapsed
-        if self._histogram is not None:
-            self._histogram.observe(elapsed)
 
 
 class Metering:
@@ -46,8 +25,9 @@ class Metering:
         self._ledger, self._slots, self._blocks = ledger, ledger.slots, ledger.blocks
         stats = ledger.stats
         self._values = stats.values
-        self._sharing = _Stopwatch(ledger, counter=stats.counter("sharing_overhead_seconds_total"))
-        self._allocation = _Stopwatch(ledger, histogram=stats.histogram("allocation"))
+        self.now_ns: Callable[[], int] = (lambda: 0) if ledger.clock.virtual else time.perf_counter_ns
+        """The stopwatch: what `shared` and `allocated` want to know from their beginning."""
+        self._sharing, self._allocation = stats.counter("sharing_overhead_seconds_total"), stats.histogram("allocation")
         self._first_block = [stats.histogram("time_to_first_block", **{"class": c.word}) for c in RequestClass]
         self._alone = stats.histogram("block_reference_lifetime", shared="false")
         self._shared = stats.histogram("block_reference_lifetime", shared="true")
@@ -56,13 +36,13 @@ class Metering:
         self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
         self._attached_ns = np.zeros(ledger.limits.max_requests, np.int64)
 
-    def sharing(self) -> _Stopwatch:
-        """Context in which time counts as the price of sharing. Not to be nested."""
-        return self._sharing
+    def shared(self, began_ns: int) -> None:
+        """Time since `began_ns` counts as the price of sharing. Not to be nested."""
+        self._values[self._sharing] += (self.now_ns() - began_ns) / _NS_PER_SECOND
 
-    def allocation(self) -> _Stopwatch:
-        """Context of one allocation."""
-        return self._allocation
+    def allocated(self, began_ns: int) -> None:
+        """An allocation took the time since `began_ns`."""
+        self._allocation.observe((self.now_ns() - began_ns) / _NS_PER_SECOND)
 
     def count_query(self, tokens: int, hit_tokens: int) -> None:
         """A request was admitted: tokens looked up, and those found."""
@@ -74,9 +54,9 @@ class Metering:
         self._attached_ns[slot] = self._ledger.now_ns
 
     def first_blocks(self, slots: Ids) -> None:
-        """The slots hold blocks: for those that never did, their first block has come."""
+        """The slots hold blocks and never did before."""
         now_ns = self._ledger.now_ns
-        for slot in slots[self._slots.first_block_ns[slots] == 0].tolist():
+        for slot in slots.tolist():
             self._slots.first_block_ns[slot] = now_ns
             waited = (now_ns - int(self._slots.arrived_ns[slot])) / _NS_PER_SECOND
             self._first_block[int(self._slots.request_class[slot])].observe(waited)

@@ -33,7 +33,7 @@ class BlockPool:
         self._index, self._faults, self._order = index, faults, EvictionOrder(ledger)
         self.clocks = ShareClocks(ledger)
         stats = ledger.stats
-        self._values, self._charged = stats.values, stats.tenant_blocks
+        self._values = stats.values
         self._free_gauge, self._cached_gauge = stats.gauge("free_blocks"), stats.gauge("cached_blocks")
         self._active_gauge = stats.gauge("active_blocks")
         self._evictions, self._failures = stats.counter("evictions_total"), stats.counter("allocation_failures_total")
@@ -84,7 +84,7 @@ class BlockPool:
             tenants = self._reference_again(blocks, old, tenants)
         else:
             self._blocks.ref_count[blocks] = 1
-        self._charge(tenants, 1)
+        self._ledger.charge(tenants, 1)
         self._count_active(len(tenants))
         return blocks.astype(np.int32)
 
@@ -131,7 +131,7 @@ class BlockPool:
         self._blocks.state[cached] = BlockState.ACTIVE
         if tenant is not None:
             self._blocks.tenant[cached] = tenant
-        self._charge(self._blocks.tenant[cached], 1)
+        self._ledger.charge(self._blocks.tenant[cached], 1)
 
     def release(self, blocks: Integers) -> None:
         """Give one reference to each block back. Those left without are cached, evictable in the order given, or free.
@@ -168,7 +168,7 @@ class BlockPool:
             self._order.append(kept)
         self._blocks.state[ids] = BlockState.FREE
         self._push_free(ids if self._faults is None else self._misplace(ids))
-        self._charge(self._blocks.tenant[deactivated], -1)
+        self._ledger.charge(self._blocks.tenant[deactivated], -1)
         self._count_active(-len(deactivated))
 
     def _push_free(self, ids: Ids) -> None:
@@ -192,11 +192,6 @@ class BlockPool:
         return unique[by_last], times[by_last].astype(np.int32)
 
     # -- counts ---------------------------------------------------------------------------------------------------
-
-    def _charge(self, tenants: NDArray[Any], sign: int) -> None:
-        self._ledger.advance_block_seconds()
-        charged = np.bincount(tenants, minlength=len(self._charged))
-        self._charged += charged if sign > 0 else -charged
 
     def _count_active(self, change: int) -> None:
         values = self._values

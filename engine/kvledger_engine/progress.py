@@ -5,6 +5,8 @@ Owns the meaning of a sample. A token is appended and handed out once; one compu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ from kvledger.words import Event, FinishReason, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch
 from kvledger_engine.ending import Ending
+from kvledger_engine.evict import Ids
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Token
 from kvledger_engine.request import RequestTable
@@ -37,6 +40,9 @@ class Progress:
         self._last_token_gauge = stats.gauge("last_token_ns")
         self._first = [stats.histogram("time_to_first_token", **{"class": kind.word}) for kind in RequestClass]
         self._gap = [stats.histogram("inter_token_latency", **{"class": kind.word}) for kind in RequestClass]
+        self._sampled, self._at = np.zeros(0, np.int32), np.zeros(0, np.intp)
+        self._sampled_ns = 0
+        self._gaps: list[tuple[Callable[[float, int], None], int]] = []
 
     def apply(self, batch: Batch, sampled: I32) -> None:
         """Take over what was computed: `sampled` I32[m], one token per sample of the batch."""
@@ -44,8 +50,12 @@ class Progress:
         if self._requests.unforked:
             self._fork(batch)
         if len(sampled):
-            lengths = self._append(batch.sample_slots, sampled)
-            self._measure(batch.sample_slots, lengths)
+            # A running set that changes is a new array: the same one means that everybody's last token came together.
+            steady = batch.sample_slots is self._sampled
+            if not steady:
+                self._sampled, self._at = batch.sample_slots, batch.sample_slots.astype(np.intp)
+            lengths = self._append(self._at, sampled)
+            self._measure(self._at, lengths, steady=steady)
             self._hand_out(batch.sample_slots, sampled)
             self._end_done(batch.sample_slots, sampled, lengths)
 
@@ -66,7 +76,7 @@ class Progress:
             slots.hit_tokens[rest] = slots.hit_tokens[leader]
             self._ledger.events(Event.FORKED, slots.serial[rest], blocks=slots.table_blocks[rest].sum(axis=1))
 
-    def _append(self, slots: I32, sampled: I32) -> I32:
+    def _append(self, slots: Ids, sampled: I32) -> I32:
         """Append one token to each sequence; returns how many it has generated now."""
         view = self._slots
         outputs = view.output_tokens[slots]
@@ -76,12 +86,23 @@ class Progress:
         self._values[self._generated] += len(slots)
         return outputs
 
-    def _measure(self, slots: I32, outputs: I32) -> None:
-        view, now_ns = self._slots, self._ledger.now_ns
-        first = outputs == 1
-        kinds, before = view.request_class[slots], view.last_token_ns[slots]
-        view.last_token_ns[slots] = now_ns
+    def _measure(self, slots: Ids, outputs: I32, *, steady: bool) -> None:
+        now_ns = self._ledger.now_ns
         self._values[self._last_token_gauge] = now_ns
+        if steady:
+            elapsed = (now_ns - self._sampled_ns) / _NS_PER_SECOND
+            for observe, count in self._gaps:
+                observe(elapsed, count)
+        else:
+            self._measure_each(slots, outputs == 1)
+            kinds = np.bincount(self._slots.request_class[slots]).tolist()
+            self._gaps = [(self._gap[kind].observe, count) for kind, count in enumerate(kinds) if count]
+        self._slots.last_token_ns[slots] = self._ledger.now_value
+        self._sampled_ns = now_ns
+
+    def _measure_each(self, slots: Ids, first: NDArray[np.bool_]) -> None:
+        view, now_ns = self._slots, self._ledger.now_ns
+        kinds, before = view.request_class[slots], view.last_token_ns[slots]
         if first.any():
             fresh = slots[first]
             view.first_token_ns[fresh] = now_ns

@@ -161,7 +161,7 @@ class RequestTable:
         """Change the state of slots, stamped first. Only legal transitions; anything else is our own bug."""
         before = self._slots.state[slots]
         assert _LEGAL[before, state].all(), f"states {before.tolist()} of slots {slots.tolist()} -> {state.word}"
-        self._slots.changed_seq[slots] = self._ledger.seq
+        self._slots.changed_seq[slots] = self._ledger.seq_value
         self._slots.state[slots] = state
 
     def forked(self, leader: int) -> I32:

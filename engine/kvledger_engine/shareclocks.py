@@ -14,6 +14,7 @@ from kvledger_engine.evict import Ids
 from kvledger_engine.prefixkeys import Integers
 
 _NS_PER_SECOND = 1e9
+_ZERO: F64 = np.zeros(())
 
 
 class ShareClocks:
@@ -24,13 +25,13 @@ class ShareClocks:
 
     def start(self, ids: Ids) -> None:
         """Blocks are allocated: their clocks begin at 0."""
-        self._blocks.share_clock[ids] = 0.0
-        self._blocks.share_since_ns[ids] = self._ledger.now_ns
+        self._blocks.share_clock[ids] = _ZERO
+        self._blocks.share_since_ns[ids] = self._ledger.now_value
 
     def advance(self, ids: Ids, references: I32) -> None:
         """Bring clocks up to now, before the `references` that stood since their last change are changed."""
         self._blocks.share_clock[ids] += self._running(ids, references)
-        self._blocks.share_since_ns[ids] = self._ledger.now_ns
+        self._blocks.share_since_ns[ids] = self._ledger.now_value
 
     def read(self, blocks: Integers) -> F64:
         """Seconds on the clocks now."""

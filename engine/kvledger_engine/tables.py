@@ -109,7 +109,7 @@ class BlockTables:
 
         `chunks` is what `check` answered for the same slots and counts.
         """
-        self._changed[slots] = self._ledger.seq
+        self._changed[slots] = self._ledger.seq_value
         length = self._length[slots]
         rows, position = self._positions(length, counts)
         homes = self._last[slots][rows]
@@ -148,12 +148,12 @@ class BlockTables:
 
     def replace(self, slots: Integers, indexes: Integers, blocks: Integers) -> None:
         """Put other blocks at position `indexes` of each slot's table."""
-        self._changed[slots] = self._ledger.seq
+        self._changed[slots] = self._ledger.seq_value
         self._arena.chunk[self._chunks_at(slots, indexes), indexes % self._width] = blocks
 
     def clear(self, slot: int) -> None:
         """Empty a table and give its chunks back."""
-        self._changed[slot] = self._ledger.seq
+        self._changed[slot] = self._ledger.seq_value
         chunks, chunk = [], int(self._first[slot])
         while chunk != _NO_CHUNK:
             chunks.append(chunk)

@@ -37,7 +37,7 @@ class WaitQueue:
         ]
         self.sequences = 0
         """Sequences waiting, all members of all entries."""
-        self._show()
+        self._values[self._cause_gauge], self._values[self._since_gauge] = self._cause, self._since_ns
 
     def __len__(self) -> int:
         return len(self._order) + len(self._arrivals)
@@ -53,7 +53,9 @@ class WaitQueue:
 
     def look(self) -> None:
         """A schedule looks at the queue: what arrived meanwhile joins it, its wait for `step` being over."""
-        self.advance()
+        if self._order:
+            self.advance()
+        self._since_ns = self._ledger.now_ns
         if not self._arrivals:
             return
         joined = np.concatenate(list(self._arrivals.values()))
@@ -76,7 +78,7 @@ class WaitQueue:
 
     def _stamp(self, slots: I32) -> None:
         """Before a wait changes, as before a state does: a reader must not add up half of a change."""
-        self._slots.changed_seq[slots] = self._ledger.seq
+        self._slots.changed_seq[slots] = self._ledger.seq_value
 
     def _join(self, slots: I32) -> None:
         self._slots.queue[slots] = QUEUE
@@ -88,20 +90,17 @@ class WaitQueue:
 
     def blocked_by(self, cause: WaitCause) -> None:
         """From now on the queue waits for `cause`."""
-        self.advance()
+        if self._order:
+            self.advance()
         self._cause = cause
-        self._show()
+        self._values[self._cause_gauge] = cause
 
     def advance(self) -> None:
-        """Bring the running clock to now. With nobody in the queue time passes, but nobody waits."""
+        """Bring the clock that runs to now. With nobody in the queue none runs."""
+        now_ns = self._ledger.now_ns
         if self._order:
-            self._clock[self._cause] += (self._ledger.now_ns - self._since_ns) / _NS_PER_SECOND
-        self._since_ns = self._ledger.now_ns
-        self._show()
-
-    def _show(self) -> None:
-        self._values[self._cause_gauge] = self._cause
-        self._values[self._since_gauge] = self._since_ns
+            self._clock[self._cause] += (now_ns - self._since_ns) / _NS_PER_SECOND
+        self._since_ns = self._values[self._since_gauge] = now_ns
 
     def leave(self, leader: int) -> I32:
         """An entry's wait is over, for whatever reason: account for it, cause by cause. Returns its group."""

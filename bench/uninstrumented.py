@@ -1,0 +1,206 @@
+"""The same engine without its instrument, for the price of it: nothing of the product knows that this can be done.
+
+Owns the substitutes, which do nothing: wait clocks, block-second and share clocks, change stamps of blocks and slots,
+histograms with the times they are made of, step phases and stopwatches, rings. Pool, tables, prefix index, request
+records, publications, gauges and counters are the engine's own, on a ledger file as any other, whose stats vector has
+no buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.stats import Histogram, Stats
+from kvledger.views import F64, I32
+from kvledger.words import Event, FinishReason, ReleaseCause, WaitCause
+from kvledger.writer import Ledger
+from kvledger_engine.batch import Compute
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.ending import Ending
+from kvledger_engine.evict import Ids
+from kvledger_engine.loop import EngineLoop
+from kvledger_engine.metering import Metering
+from kvledger_engine.progress import Progress
+from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.shareclocks import ShareClocks
+from kvledger_engine.waits import QUEUE, WaitQueue
+
+
+class _Discard:
+    """In the place of an array of which only stores are made: takes them and forgets them."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Forget."""
+
+
+class _NoHistogram(Histogram):
+    """Counts nothing."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        pass
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Forget."""
+
+    def observe_many(self, values: NDArray[np.float64]) -> None:
+        """Forget."""
+
+
+class _BareStats(Stats):
+    def histogram(self, name: str, **labels: str) -> Histogram:
+        """A handle on nothing."""
+        return _NoHistogram()
+
+
+class _BareLedger(Ledger):
+    """A ledger file without stamps, block-second clocks and rings."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.blocks.changed_seq = self.slots.changed_seq = _Discard()  # type: ignore[assignment]
+
+    def stamp(self, blocks: Ids | I32) -> None:
+        """Forget."""
+
+    def _advance_block_seconds(self, now_ns: int) -> None:
+        pass
+
+    def _note_peak(self, second: int, active: int, used: int) -> None:
+        pass
+
+    def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
+        """Forget."""
+
+    def events(
+        self,
+        event: Event,
+        serials: Sequence[int] | NDArray[np.uint64],
+        *,
+        blocks: Any = 0,
+        detail: int | Sequence[int] = 0,
+    ) -> None:
+        """Forget."""
+
+    def summaries(self, records: NDArray[Any]) -> None:
+        """Forget."""
+
+
+class _BareQueue(WaitQueue):
+    """The order of the queue without its clocks."""
+
+    def advance(self) -> None:
+        """Only what `put_back` insists on."""
+        self._since_ns = self._ledger.now_ns
+
+    def blocked_by(self, cause: WaitCause) -> None:
+        """Forget."""
+
+    def look(self) -> None:
+        """Let arrivals join."""
+        self.advance()
+        if self._arrivals:
+            self._join(np.concatenate(list(self._arrivals.values())))
+            self._order.update(self._arrivals)
+            self._arrivals.clear()
+
+    def _join(self, slots: I32) -> None:
+        self._slots.queue[slots] = QUEUE
+
+    def leave(self, leader: int) -> I32:
+        """Take an entry out."""
+        group = self._arrivals.pop(leader, None)
+        if group is None:
+            group = self._order.pop(leader)
+        self.sequences -= len(group)
+        return group
+
+
+class _BareClocks(ShareClocks):
+    """No block's second is split."""
+
+    def start(self, ids: Ids) -> None:
+        """Forget."""
+
+    def advance(self, ids: Ids, references: I32) -> None:
+        """Forget."""
+
+    def read(self, blocks: Integers) -> F64:
+        """Nobody had anything."""
+        return np.zeros(1)
+
+
+class _BareMetering(Metering):
+    """Counts look-ups only."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.now_ns = int
+
+    def shared(self, began_ns: int) -> None:
+        """Forget."""
+
+    def allocated(self, began_ns: int) -> None:
+        """Forget."""
+
+    def attached(self, slot: int) -> None:
+        """Forget."""
+
+    def first_blocks(self, slots: Ids) -> None:
+        """Forget."""
+
+    def released(self, slot: int, blocks: Ids, cause: ReleaseCause) -> None:
+        """Forget."""
+
+
+class _BareProgress(Progress):
+    def _measure(self, slots: Ids, outputs: I32, *, steady: bool) -> None:
+        self._values[self._last_token_gauge] = self._ledger.now_ns
+
+
+class _BareEnding(Ending):
+    def _observe(self, group: I32, reason: FinishReason) -> None:
+        np.add.at(self._ended[reason], self._slots.tenant[group], 1)
+
+    def _summaries(self, group: I32, released: I32) -> NDArray[Any]:
+        return np.empty(0)
+
+
+def _observe_nothing(*_: object) -> None:
+    pass
+
+
+_SUBSTITUTES = {
+    "kvledger.writer.Stats": _BareStats,
+    "kvledger_engine.kvcache.Metering": _BareMetering,
+    "kvledger_engine.pool.ShareClocks": _BareClocks,
+    "kvledger_engine.loop.Ending": _BareEnding,
+    "kvledger_engine.loop.Progress": _BareProgress,
+    "kvledger_engine.loop.WaitQueue": _BareQueue,
+}
+
+
+@contextmanager
+def _substituted() -> Iterator[None]:
+    with ExitStack() as stack:
+        for name, substitute in _SUBSTITUTES.items():
+            stack.enter_context(patch(name, substitute))
+        stack.enter_context(patch("kvledger.catalog.stored_histograms", tuple))
+        yield
+
+
+def bare_engine(directory: Path, config: EngineConfig, compute: Compute) -> tuple[Ledger, EngineLoop]:
+    """A new ledger file and the loop over it, both without the instrument."""
+    with _substituted():
+        ledger = _BareLedger.create(directory, config.limits())
+        loop = EngineLoop(config, ledger, compute)
+    loop._observe_phases = _observe_nothing
+    return ledger, loop
