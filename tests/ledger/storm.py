@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from kvledger.words import CancelCause
@@ -35,13 +36,15 @@ class Storm:
 
     def __init__(self, loop: EngineLoop, seed: int) -> None:
         self.loop, self.random = loop, random.Random(seed)
-        self.recent: deque[str] = deque(maxlen=40)
+        self.recent: deque[str] = deque(maxlen=64)
         self.number = 0
 
     def step(self) -> None:
         """Some arrivals, now and then a cancellation, one step."""
-        for _ in range(self.random.randrange(3)):
-            self.loop.submit(self._request())
+        for _ in range(self.random.choice((0, 0, 0, 1, 2))):
+            request = self._request()
+            if self.loop.submit(request) is None:
+                self.recent.append(request.request_id)
         if self.recent and self.random.random() < 0.2:
             self.loop.cancel([self.random.choice(self.recent)], self.random.choice(list(CancelCause)))
         self.loop.step()
@@ -49,7 +52,6 @@ class Storm:
     def _request(self) -> NewRequest:
         self.number += 1
         name = f"storm-{self.number}"
-        self.recent.append(name)
         n = self.random.choice((1, 1, 1, 2, 3))
         tenant = f"tenant-{self.random.randrange(7)}"
         prefix = [self.random.randrange(2)] * 24
@@ -67,9 +69,10 @@ class Storm:
 
 def run(directory: str, seed: str, fault: str) -> None:
     """Storm until the input closes. With a fault, say when it has struck."""
-    plan = FaultPlan(FaultKind(fault), after=20, seed=int(seed)) if fault != "none" else None
+    plan = FaultPlan(FaultKind(fault), after=3, seed=int(seed)) if fault != "none" else None
     with _input_closes() as closed:
-        ledger = Ledger.create(Path(directory), CONFIG.limits(), allow_disk=True)
+        limits = replace(CONFIG.limits(), event_records=1 << 10, summary_records=1 << 7)
+        ledger = Ledger.create(Path(directory), limits, allow_disk=True)
         ledger.tenants.quota_blocks[ledger.tenant_column("tenant-1")] = 60
         compute = CellModel(
             capacity_blocks=CONFIG.capacity_blocks,

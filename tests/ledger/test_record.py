@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvledger.audit import Audit
 from kvledger.clock import VirtualClock
 from kvledger.errors import BadTarget, LedgerUnreadable, LedgerUnwritable, NoSpace, NotALedger
 from kvledger.invariants import counts, suspects
@@ -23,12 +25,13 @@ from kvledger.recording import is_recording
 from kvledger.segment import epochs
 from kvledger.snapshot import ReadStatus, Sample, SlotTable
 from kvledger.source import MemorySource
-from kvledger.words import FindingKind
+from kvledger.words import FindingKind, RequestState
 from kvledger.writer import Ledger
 from tests.ledger.conftest import Spawn
 from tests.ledger.test_audit import SECTIONS
 from tests.ledger.test_reader import Rig
 from tests.ledger.toy import Toy, toy_limits
+from tests.reliability.promises import promised_findings
 
 MOVING = [name for name in SECTIONS if name != "control"]
 needs_tmpfs = pytest.mark.needs("tmpfs")
@@ -227,6 +230,62 @@ def test_dozens_of_recordings_of_a_busy_writer_show_no_suspect(memory: Path, spa
             assert counts(reader.sample(), audit) == {}
         moving += saved.recording.blocks_in_motion
     assert moving > 0, "no block ever changed while it was copied: the order was not put to the test"
+
+
+# -- of a whole engine ------------------------------------------------------------------------------------------------
+
+
+def _check_counts(sample: Sample, audit: Audit) -> None:
+    """What must add up in any recording of an engine, and the recounts of one in which nothing moved."""
+    assert counts(sample, audit) == {}
+    stats = sample.stats
+    assert sum(stats.tenant_blocks.values()) == stats.gauge("active_blocks")
+    if not sample.left_out and sample.published_seq == audit.published_seq:
+        assert int(sample.slots.table_blocks.sum()) == len(audit.tables.blocks)
+        running = int(np.count_nonzero(sample.slots.state == RequestState.RUNNING))
+        waiting = int(np.count_nonzero(sample.slots.waiting))
+        assert (running, waiting) == (stats.gauge("running"), stats.gauge("waiting"))
+
+
+@pytest.mark.slow
+@needs_tmpfs
+@pytest.mark.parametrize("seed", [31, 32])
+def test_recordings_of_a_storm_at_random_instants_show_no_suspect_and_add_up(
+    memory: Path, spawn: Spawn, target: Path, seed: int
+) -> None:
+    spawn(str(memory), seed, "none", module="storm")
+    draw, moving, sequences = random.Random(seed), 0, set()
+    for number in range(30):
+        time.sleep(draw.uniform(0, 0.02))
+        saved = record(only(memory), target, force=True)
+        sequences.add(saved.published_seq)
+        moving += saved.recording.blocks_in_motion
+        with Reader.open(target) as reader:
+            sample, audit = reader.sample(), reader.audit()
+            assert suspects(audit) == [], number
+            assert audit.damage == []
+            _check_counts(sample, audit)
+    assert len(sequences) == 30, "the storm stood still"
+    assert moving > 0, "no block ever changed while it was copied"
+
+
+@pytest.mark.slow
+@needs_tmpfs
+@pytest.mark.parametrize("fault", ["skipped_free", "lost_decref", "free_list_loss"])
+def test_recordings_of_a_storm_with_a_fault_show_it_and_nothing_else(
+    memory: Path, spawn: Spawn, target: Path, fault: str
+) -> None:
+    writer = spawn(str(memory), 33, fault, module="storm")
+    assert writer.stdout is not None
+    struck = int(writer.stdout.readline())
+    named: set[int] = set()
+    for _ in range(12):
+        record(only(memory), target, force=True)
+        with Reader.open(target) as reader:
+            found = suspects(reader.audit())
+        assert {s.kind for s in found} <= promised_findings()[fault]
+        named |= {s.block for s in found}
+    assert struck in named
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
