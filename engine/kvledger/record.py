@@ -173,6 +173,9 @@ def _reveal(temporary: Path, target: Path, *, force: bool) -> None:
     directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that cannot flush a directory
+            raise
     finally:
         os.close(directory)
 

@@ -24,6 +24,7 @@ from kvledger.source import MemorySource
 from kvledger.writer import Ledger
 from kvledger_agent.command import Command
 from kvledger_agent.commands import agent, snapshot, status
+from kvledger_agent.errors import UsageError
 from kvledger_agent.one_ledger import NoLedger
 from kvledger_agent.tables import instant_text
 from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
@@ -240,6 +241,8 @@ def test_a_saved_snapshot_of_a_leaking_engine_tells_the_leak_at_once_and_saving_
         run(snapshot.COMMAND, ledger_in(memory), "--save", saved)
     assert run(snapshot.COMMAND, ledger_in(memory), "--save", saved, "--force") == 0
     assert run(status.COMMAND, "--ledger", saved) == 1
+    with pytest.raises(UsageError, match="say which with --save"):
+        run(snapshot.COMMAND, saved, "--force")
 
 
 def test_a_frozen_engine_is_frozen_in_its_recording_for_as_long_as_it_was_then(

@@ -11,6 +11,7 @@ from typing import Any
 from kvledger.record import Saved, record
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.documents import requests_document, snapshot_document
+from kvledger_agent.errors import UsageError
 from kvledger_agent.observation import Observation
 from kvledger_agent.one_ledger import open_ledger
 from kvledger_agent.patience import look_until_decided
@@ -49,8 +50,10 @@ class SnapshotCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Print or save the ledger. Returns 1 for a finding or an open suspicion.
 
-        Raises `NoLedger`, a `LedgerUnreadable`, or a `LedgerUnwritable` for a recording that cannot be saved.
+        Raises `UsageError`, `NoLedger`, a `LedgerUnreadable`, or a `LedgerUnwritable` for a recording that cannot be saved.
         """
+        if args.force and args.save is None:
+            raise UsageError("--force replaces an earlier recording: say which with --save")
         with closing(open_ledger(args.file)) as source:
             if args.save is not None:
                 _print_saved(record(source.reader, args.save, force=args.force), as_json=args.json)
