@@ -39,7 +39,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class CompletionBody(msgspec.Struct):
-    """OpenAI's fields, and vLLM's `cache_salt`, `stop_token_ids`, `ignore_eos`. Unknown ones are ignored, as both do."""
+    """OpenAI's fields, and vLLM's `cache_salt`, `stop_token_ids`, `ignore_eos`. Unknown ones are ignored: both do."""
 
     prompt: msgspec.Raw
     model: str | None = None

@@ -203,7 +203,8 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
 def main(descriptor: int, options: CoreOptions) -> int:
     """Run a core on an inherited socket. Returns 0 after a clean end, 1 if it cannot start or cannot go on.
 
-    Where there was a ledger it is closed. A defect of the engine ends the process with a traceback and leaves the ledger as it is, for whoever examines it.
+    Where there was a ledger it is closed. A defect of the engine ends the process with a traceback and leaves the
+    ledger as it is, for whoever examines it.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with Terminations().watched() as terminations, closing(CoreChannel(socket.socket(fileno=descriptor))) as channel:

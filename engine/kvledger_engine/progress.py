@@ -135,13 +135,8 @@ class Progress:
         full = outputs >= self._slots.max_tokens[slots]
         if not self._requests.stop_tokens and not full.any():
             return
-        stopped = self._drew_stop_token(slots, sampled)
+        stopped = self._requests.stop_tokens.drawn(slots, sampled)
         for mask, reason in ((stopped, FinishReason.STOP), (full & ~stopped, FinishReason.LENGTH)):
             if mask.any():
                 self._ending.end(slots[mask], reason, release=ReleaseCause.FINISH)
         self._scheduler.drop_ended()
-
-    def _drew_stop_token(self, slots: I32, sampled: I32) -> NDArray[np.bool_]:
-        stops = self._requests.stop_tokens
-        drawn = zip(slots.tolist(), sampled.tolist(), strict=True)
-        return np.array([slot in stops and token in stops[slot] for slot, token in drawn], bool)

@@ -19,6 +19,7 @@ from kvledger_engine.batch import F32
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.prefixkeys import prefix_salt
+from kvledger_engine.stops import StopTokens
 
 _FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
 _ID_HEAD_BYTES, _ID_TAIL_BYTES = 40, 16
@@ -54,8 +55,8 @@ class RequestTable:
     """Request slots and everything private about their occupants, indexed by slot.
 
     `tokens` I32[slots, max_model_len_tokens] holds prompt and output; untouched rows take no memory. `computed_before`
-    is how many tokens a preempted sequence had computed. `awaits_fork` marks sequences that hold nothing until their
-    leader's prompt is complete.
+    is how many tokens a preempted sequence had computed. `awaits_fork` marks sequences that hold nothing until the
+    prompt of their leader, in slot `leaders`, is complete.
     """
 
     def __init__(self, config: EngineConfig, ledger: Ledger) -> None:
@@ -67,7 +68,8 @@ class RequestTable:
         self.temperatures: F32 = np.zeros(size, np.float32)
         self.computed_before: I32 = np.zeros(size, np.int32)
         self.awaits_fork: NDArray[np.bool_] = np.zeros(size, bool)
-        self.stop_tokens: dict[int, frozenset[int]] = {}
+        self.leaders: I32 = np.zeros(size, np.int32)
+        self.stop_tokens = StopTokens()
         self.request_ids: list[str] = [""] * size
         self.indices: list[int] = [0] * size
         self.unforked: dict[int, I32] = {}
@@ -151,11 +153,10 @@ class RequestTable:
         self.computed_before[taken] = 0
         self.awaits_fork[taken] = True
         self.awaits_fork[taken[0]] = False
+        self.leaders[taken] = taken[0]
         if request.n > 1:
             self.unforked[int(taken[0])] = taken[1:]
-        if request.stop_tokens:
-            stops = frozenset(request.stop_tokens)
-            self.stop_tokens.update((slot, stops) for slot in taken.tolist())
+        self.stop_tokens.keep(taken, request.stop_tokens)
 
     def move(self, slots: I32, state: RequestState) -> None:
         """Change the state of slots, stamped first. Only legal transitions; anything else is our own bug."""
@@ -186,5 +187,5 @@ class RequestTable:
         if not live:
             del self._live[self.request_ids[slot]]
         self.unforked.pop(slot, None)
-        self.stop_tokens.pop(slot, None)
+        self.stop_tokens.forget(slot)
         self.request_ids[slot] = ""

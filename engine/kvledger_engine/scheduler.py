@@ -247,8 +247,11 @@ class Scheduler:
         else:
             entries = np.flatnonzero(complete).astype(np.int32)
             sampled = rows.slots[entries]
-        for entry, leader in zip(entries.tolist(), sampled.tolist(), strict=True) if self._requests.unforked else ():
-            rest = self._requests.unforked.get(leader, _EMPTY)
-            entries = np.concatenate((entries, np.full(len(rest), entry, np.int32)))
-            sampled = np.concatenate((sampled, rest))
-        return entries, sampled
+        if not self._requests.unforked:
+            return entries, sampled
+        rest = np.concatenate(list(self._requests.unforked.values()))
+        entry_of = np.full(self._config.request_slots, -1, np.int32)
+        entry_of[sampled] = entries
+        leading = entry_of[self._requests.leaders[rest]]
+        drawn = leading >= 0
+        return np.concatenate((entries, leading[drawn])), np.concatenate((sampled, rest[drawn]))
