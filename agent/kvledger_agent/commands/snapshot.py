@@ -50,7 +50,7 @@ class SnapshotCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Print or save the ledger. Returns 1 for a finding or an open suspicion.
 
-        Raises `UsageError`, `NoLedger`, a `LedgerUnreadable`, or a `LedgerUnwritable` for a recording that cannot be saved.
+        Raises `UsageError`, `NoLedger`, a `LedgerUnreadable`, or a `LedgerUnwritable` if it cannot be saved.
         """
         if args.force and args.save is None:
             raise UsageError("--force replaces an earlier recording: say which with --save")
