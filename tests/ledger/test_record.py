@@ -201,6 +201,29 @@ def test_a_request_that_ends_while_its_table_is_copied_is_left_out_and_counted(r
     assert found == []
 
 
+def test_a_pin_that_changes_while_it_is_copied_is_left_out_and_never_mixed(rig: Rig, target: Path) -> None:
+    table = rig.toy.table(rig.publish(lambda: rig.toy.admit(2)))
+    leases = {table[0]: 1_000_000_000, table[1]: 2_000_000_000}
+    held = [table[0], rig.publish(lambda: rig.toy.pin(table[0], lease_ns=leases[table[0]]))]
+
+    def swap() -> None:
+        block, entry = table[1 - table.index(held[0])], held[1]
+        again = rig.publish(lambda: rig.toy.unpin(entry), lambda: rig.toy.pin(block, lease_ns=leases[block]))
+        assert again == entry, "not the same entry"
+        held[0] = block
+
+    for section in ("pin.kind", "pin.lease_ns"):
+        rig.source.before = {section: swap}
+        record(rig.reader, target, force=True)
+        with Reader.open(target) as reader:
+            assert len(reader.sample().pins) == 0
+    rig.source.before = {"pin.block": lambda: None}
+    record(rig.reader, target, force=True)
+    with Reader.open(target) as reader:
+        pins = reader.sample().pins
+        assert list(zip(pins.block.tolist(), pins.lease_ns.tolist(), strict=True)) == [(held[0], leases[held[0]])]
+
+
 def test_a_request_that_ended_in_the_first_round_only_is_in_motion_no_more(rig: Rig, target: Path) -> None:
     for _ in range(3):
         rig.publish(lambda: rig.toy.admit(2))
