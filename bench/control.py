@@ -9,7 +9,7 @@ from bench.effort import Effort
 from bench.estimate import Windows, estimate
 from bench.interleave import interleave, per_call
 from bench.result import Quantity, Result
-from bench.steady import ENDLESS_TOKENS, SteadyEngine
+from bench.steady import ENDLESS, Load, SteadyEngine
 from bench.tmpfs import ledger_directory
 
 NAME = "control"
@@ -24,30 +24,33 @@ Where sequences end, the time includes their release and the submission, admissi
 class _Case:
     name: str
     sequences: int
-    output_tokens: int = ENDLESS_TOKENS
+    load: Load = ENDLESS
 
 
 CASES = (
     _Case("64 decoding", 64),
     _Case("128 decoding", 128),
-    _Case("64 running, one ending every 4 steps", 64, 256),
+    _Case("64 running, one ending every 4 steps", 64, Load(output_tokens=256)),
 )
 
 
 def measure(effort: Effort) -> list[Result]:
     """Windows of ten steps of each engine, in turns."""
     with ledger_directory() as directory, ExitStack() as stack:
-        engines = {
-            case.name: SteadyEngine(directory, sequences=case.sequences, output_tokens=case.output_tokens)
-            for case in CASES
-        }
+        engines = {case.name: SteadyEngine(directory, sequences=case.sequences, load=case.load) for case in CASES}
         for engine in engines.values():
             stack.callback(engine.close)
         windows = {name: per_call(engine.step, STEPS_PER_WINDOW) for name, engine in engines.items()}
         figures = interleave(effort.rounds(full=200, quick=15), windows)
         for engine in engines.values():
             engine.require_steady()
-    return [_result(case, figures[case.name]) for case in CASES]
+    whole = CASES[1]
+    return [*(_result(case, figures[case.name]) for case in CASES), _time(whole, figures[whole.name])]
+
+
+def _time(case: _Case, microseconds: Windows) -> Result:
+    name = f"control step, {case.name} (machine-dependent)"
+    return Result(row=NAME, name=name, estimate=estimate(microseconds), unit="µs", how=HOW)
 
 
 def _result(case: _Case, microseconds: Windows) -> Result:

@@ -15,22 +15,28 @@ Window = Callable[[], float]
 _NS_PER_MICROSECOND = 1e3
 
 
-def interleave(rounds: Iterable[int], contenders: Mapping[str, Window]) -> dict[str, Windows]:
-    """One window of every contender per round, in the order given; the figures by name, float[rounds]."""
+def interleave(rounds: Iterable[int], contenders: Mapping[str, Window], *, swap: bool = False) -> dict[str, Windows]:
+    """One window of every contender per round, in the order given; the figures by name, float[rounds].
+
+    `swap`: every other round in the opposite order, for differences so small that who comes first matters.
+    """
     figures: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders)
     for _ in rounds:
-        for name, window in contenders.items():
-            figures[name].append(window())
+        for name in order:
+            figures[name].append(contenders[name]())
+        if swap:
+            order.reverse()
     return {name: np.array(values) for name, values in figures.items()}
 
 
-def per_call(work: Callable[[], object], calls: int) -> Window:
-    """A window of so many calls in a row; its figure is microseconds of wall time per call."""
+def per_call(work: Callable[[], object], calls: int, *, clock_ns: Callable[[], int] = time.perf_counter_ns) -> Window:
+    """A window of so many calls in a row; its figure is microseconds per call, of wall time or another clock's."""
 
     def window() -> float:
-        started_ns = time.perf_counter_ns()
+        started_ns = clock_ns()
         for _ in range(calls):
             work()
-        return (time.perf_counter_ns() - started_ns) / calls / _NS_PER_MICROSECOND
+        return (clock_ns() - started_ns) / calls / _NS_PER_MICROSECOND
 
     return window

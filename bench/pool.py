@@ -132,7 +132,16 @@ def measure(effort: Effort) -> list[Result]:
         race.require_full_caches()
         race.ours.ledger.close()
     figures = {name: np.array([figures[name] for figures in rounds]) for name in rounds[0]}
-    return [_result(figures, PLAIN, bar=None, first=True), _result(figures, RECORDING, bar=BAR, first=False)]
+    return [
+        _time(figures[LEDGER]),
+        _result(figures, PLAIN, bar=None, first=True),
+        _result(figures, RECORDING, bar=BAR, first=False),
+    ]
+
+
+def _time(ours: Windows) -> Result:
+    name = f"take and release of {BLOCKS} blocks, caching on (machine-dependent)"
+    return Result(row=NAME, name=name, estimate=estimate(_taken_and_released(ours)), unit="µs", how=HOW)
 
 
 def _taken_and_released(figures: Windows) -> Windows:

@@ -40,7 +40,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One line of the table. `name` is what was measured, `unit` one of `%`, `×`, `ms`, `tokens/s`.
+    """One line of the table. `name` is what was measured, `unit` one of `%`, `×`, `µs`, `ms`, `tokens/s`.
 
     `how` says in a few sentences what ran; `facts` are counts of this run that belong to the figure.
     """

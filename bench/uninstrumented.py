@@ -27,8 +27,8 @@ from kvledger_engine.ending import Ending
 from kvledger_engine.evict import Ids
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.metering import Metering
-from kvledger_engine.progress import Progress
 from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.progress import Progress
 from kvledger_engine.shareclocks import ShareClocks
 from kvledger_engine.waits import QUEUE, WaitQueue
 
@@ -77,7 +77,7 @@ class _BareLedger(Ledger):
     def _note_peak(self, second: int, active: int, used: int) -> None:
         pass
 
-    def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
+    def event(self, event: Event, serial: int | np.uint64, *, blocks: int = 0, detail: int = 0) -> None:
         """Forget."""
 
     def events(
@@ -112,7 +112,7 @@ class _BareQueue(WaitQueue):
             self._order.update(self._arrivals)
             self._arrivals.clear()
 
-    def _join(self, slots: I32) -> None:
+    def _join(self, slots: Ids | I32) -> None:
         self._slots.queue[slots] = QUEUE
 
     def leave(self, leader: int) -> I32:
@@ -167,10 +167,10 @@ class _BareProgress(Progress):
 
 
 class _BareEnding(Ending):
-    def _observe(self, group: I32, reason: FinishReason) -> None:
+    def _observe(self, group: Ids, reason: FinishReason) -> None:
         np.add.at(self._ended[reason], self._slots.tenant[group], 1)
 
-    def _summaries(self, group: I32, released: I32) -> NDArray[Any]:
+    def _summaries(self, group: Ids, released: I32) -> NDArray[Any]:
         return np.empty(0)
 
 

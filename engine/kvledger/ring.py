@@ -26,13 +26,23 @@ class RingWriter:
 
     def append(self, records: NDArray[Any]) -> None:
         """Store a 1-D array of records of the ring's dtype; only the last `size` of them can stay."""
+        head, count = int(self._control[self._head]), len(records)
+        self._control[self._reserved] = head + count
+        first = head % self._size
+        if first + count <= self._size:
+            self._records[first : first + count] = records
+        else:
+            kept = records[-self._size :]
+            oldest = head + count - len(kept)
+            self._records[np.arange(oldest, oldest + len(kept)) % self._size] = kept
+        self._control[self._head] = head + count
+
+    def append_one(self, record: tuple[Any, ...]) -> None:
+        """Store one record, its fields in order."""
         head = int(self._control[self._head])
-        self._control[self._reserved] = head + len(records)
-        kept = records[-self._size :]
-        first = head + len(records) - len(kept)
-        slots = np.arange(first, first + len(kept)) % self._size
-        self._records[slots] = kept
-        self._control[self._head] = head + len(records)
+        self._control[self._reserved] = head + 1
+        self._records[head % self._size] = record
+        self._control[self._head] = head + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Ledger:
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
         self._peak_until_ns, self._peak_active, self._peak_used = 0, -1, -1
         self._peaks = self.rings.peaks
-        self._active_peaks, self._used_peaks = self._peaks["active_blocks"], self._peaks["used_blocks"]
+        self._peak_words = _words(self._peaks.view(np.int32), hook)  # four of them a record, see `PEAK`
         self._advanced_ns = self.now_ns
         self._block_seconds = self.stats.tenant_counter("block_seconds_total")
         self._columns: dict[str, int] = {}
@@ -234,15 +234,15 @@ class Ledger:
             return
         # `used` first: it is never less than `active`.
         if used > self._peak_used:
-            self._peak_used = self._used_peaks[at] = used
+            self._peak_words[4 * at + 3] = self._peak_used = used
         if active > self._peak_active:
-            self._peak_active = self._active_peaks[at] = active
+            self._peak_words[4 * at + 2] = self._peak_active = active
 
     # -- rings ----------------------------------------------------------------------------------------------------
 
-    def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
+    def event(self, event: Event, serial: int | np.uint64, *, blocks: int = 0, detail: int = 0) -> None:
         """Append one lifecycle event of a request; `detail` is the word that goes with it (cause, reason)."""
-        self.events(event, [serial], blocks=[blocks], detail=detail)
+        self._events.append_one((serial, self.seq, self.now_ns, blocks, event, detail, 0))
 
     def events(
         self,
@@ -254,6 +254,9 @@ class Ledger:
     ) -> None:
         """Append one event of the same kind for each serial; `blocks` and `detail` are scalars or one per serial."""
         if len(serials) == 0:
+            return
+        if len(serials) == 1:
+            self.event(event, serials[0], blocks=_only(blocks), detail=_only(detail))
             return
         records = np.zeros(len(serials), EVENT)
         records["serial"], records["seq"], records["time_ns"] = serials, self.seq, self.now_ns
@@ -305,6 +308,11 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _only(value: Any) -> Any:
+    """The value itself, or the only element it has."""
+    return value[0] if hasattr(value, "__len__") else value
 
 
 def _words(array: NDArray[Any], hook: Hook | None) -> Any:

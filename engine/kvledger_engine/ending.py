@@ -14,6 +14,7 @@ from kvledger.layout import SUMMARY
 from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
+from kvledger_engine.evict import Ids
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, Token
 from kvledger_engine.request import RequestTable
@@ -32,6 +33,7 @@ class Ending:
     def __init__(self, ledger: Ledger, requests: RequestTable, cache: KvCache) -> None:
         self._ledger, self._slots, self._requests, self._cache = ledger, ledger.slots, requests, cache
         self.outbox: list[Token | Finished] = []
+        self._copied = [(name, getattr(self._slots, name)) for name in _COPIED]
         stats = ledger.stats
         self._values = stats.values
         self._ended = [stats.tenant_counter("requests_total", finish_reason=reason.word) for reason in FinishReason]
@@ -53,20 +55,21 @@ class Ending:
     ) -> None:
         """End the sequences of slots `group`. `since_ns` is when the end was asked for; None = now."""
         slots, now_ns = self._slots, self._ledger.now_ns
-        serials = slots.serial[group]
+        at = group.astype(np.intp)
+        serials = slots.serial[at]
         self._requests.move(group, RequestState.FINISHING)
-        slots.finish_reason[group] = reason
-        slots.finishing_ns[group] = now_ns
+        slots.finish_reason[at] = reason
+        slots.finishing_ns[at] = now_ns
         if cancel is not None:
-            slots.cancel_cause[group] = cancel + 1
+            slots.cancel_cause[at] = cancel + 1
             self._values[self._cancelled[cancel]] += len(group)
             self._ledger.events(Event.CANCELLED, serials, detail=cancel)
-        held = slots.table_blocks[group].sum(axis=1)
+        held = slots.table_blocks[at].sum(axis=1)
         self._ledger.events(Event.FINISHED, serials, blocks=held, detail=reason)
         released = self._give_back(group, release, since_ns or now_ns)
         self._ledger.events(Event.RELEASED, serials, blocks=released, detail=release)
-        self._observe(group, reason)
-        self._ledger.summaries(self._summaries(group, released))
+        self._observe(at, reason)
+        self._ledger.summaries(self._summaries(at, released))
         self._tell(group, reason)
         self._requests.close(group)
 
@@ -79,7 +82,7 @@ class Ending:
             self._release[release].observe(max(0, clock.now_ns() - since_ns) / _NS_PER_SECOND)
         return released
 
-    def _observe(self, group: I32, reason: FinishReason) -> None:
+    def _observe(self, group: Ids, reason: FinishReason) -> None:
         slots = self._slots
         np.add.at(self._ended[reason], slots.tenant[group], 1)
         seconds = (slots.finishing_ns[group] - slots.arrived_ns[group]) / _NS_PER_SECOND
@@ -88,10 +91,10 @@ class Ending:
         self._prompt.observe_many(slots.prompt_tokens[group].astype(np.float64))
         self._generation.observe_many(slots.output_tokens[group].astype(np.float64))
 
-    def _summaries(self, group: I32, released: I32) -> NDArray[Any]:
+    def _summaries(self, group: Ids, released: I32) -> NDArray[Any]:
         records = np.zeros(len(group), SUMMARY)
-        for name in _COPIED:
-            records[name] = getattr(self._slots, name)[group]
+        for name, column in self._copied:
+            records[name] = column[group]
         records["seq"] = self._ledger.seq
         records["finished_ns"] = self._slots.finishing_ns[group]
         records["released_ns"] = self._ledger.clock.now_ns()

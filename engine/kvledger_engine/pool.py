@@ -6,8 +6,6 @@ keeps nothing beside them. Every change is stamped first and lies inside a publi
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 

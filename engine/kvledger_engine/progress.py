@@ -103,21 +103,19 @@ class Progress:
     def _measure_each(self, slots: Ids, first: NDArray[np.bool_]) -> None:
         view, now_ns = self._slots, self._ledger.now_ns
         kinds, before = view.request_class[slots], view.last_token_ns[slots]
-        if first.any():
+        if np.count_nonzero(first):
             fresh = slots[first]
             view.first_token_ns[fresh] = now_ns
             self._observe(self._first, kinds[first], now_ns - view.arrived_ns[fresh])
             self._ledger.events(Event.FIRST_TOKEN, view.serial[fresh], blocks=view.table_blocks[fresh].sum(axis=1))
             kinds, before = kinds[~first], before[~first]
-        self._observe(self._gap, kinds, now_ns - before)
+        if len(kinds):
+            self._observe(self._gap, kinds, now_ns - before)
 
     @staticmethod
     def _observe(histograms: list[Histogram], kinds: NDArray[np.uint8], elapsed_ns: I64) -> None:
-        if not len(kinds):
-            return
         kind, elapsed = int(kinds[0]), int(elapsed_ns[0])
-        if (elapsed_ns == elapsed).all() and (kinds == kind).all():
-            # A decode step: everybody's last token came at the same time.
+        if np.count_nonzero((elapsed_ns != elapsed) | (kinds != kind)) == 0:
             histograms[kind].observe(elapsed / _NS_PER_SECOND, len(kinds))
             return
         seconds = elapsed_ns / _NS_PER_SECOND

@@ -36,10 +36,16 @@ class ShareClocks:
     def read(self, blocks: Integers) -> F64:
         """Seconds on the clocks now."""
         ids = blocks.astype(np.intp)
-        clocks: F64 = self._blocks.share_clock[ids] + self._running(ids, self._blocks.ref_count[ids])
+        clocks: F64 = self._blocks.share_clock[ids]
+        if len(ids):
+            clocks += self._running(ids, self._blocks.ref_count[ids])
         return clocks
 
     def _running(self, ids: Ids, references: I32) -> F64:
-        elapsed = (self._ledger.now_ns - self._blocks.share_since_ns[ids]) / _NS_PER_SECOND
-        seconds: F64 = elapsed / np.where(references > 0, references, np.inf)
+        seconds: F64 = (self._ledger.now_ns - self._blocks.share_since_ns[ids]) / _NS_PER_SECOND
+        held = references > 0
+        if np.count_nonzero(held) == len(held):
+            seconds /= references
+        else:
+            seconds /= np.where(held, references, np.inf)
         return seconds

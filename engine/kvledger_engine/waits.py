@@ -14,6 +14,7 @@ import numpy as np
 from kvledger.views import F64, I32
 from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger.writer import Ledger
+from kvledger_engine.evict import Ids
 
 NOT_LOOKED_AT = 255
 """`slot.queue` of a request that arrived and that no schedule has seen: it waits for `step`, on a clock of its own."""
@@ -58,7 +59,7 @@ class WaitQueue:
         self._since_ns = self._ledger.now_ns
         if not self._arrivals:
             return
-        joined = np.concatenate(list(self._arrivals.values()))
+        joined = np.concatenate(list(self._arrivals.values())).astype(np.intp)
         self._stamp(joined)
         own = (self._ledger.now_ns - self._slots.queued_ns[joined]) / _NS_PER_SECOND
         self._slots.wait_seconds[joined, WaitCause.STEP] += own
@@ -76,11 +77,11 @@ class WaitQueue:
         self._order.move_to_end(leader, last=False)
         self.sequences += len(group)
 
-    def _stamp(self, slots: I32) -> None:
+    def _stamp(self, slots: Ids) -> None:
         """Before a wait changes, as before a state does: a reader must not add up half of a change."""
         self._slots.changed_seq[slots] = self._ledger.seq_value
 
-    def _join(self, slots: I32) -> None:
+    def _join(self, slots: Ids | I32) -> None:
         self._slots.queue[slots] = QUEUE
         self._slots.wait_base[slots] = self._clock
 
@@ -113,15 +114,16 @@ class WaitQueue:
             group = arrived
             waits = np.zeros((len(group), len(WaitCause)))
             waits[:, WaitCause.STEP] = (self._ledger.now_ns - self._slots.queued_ns[group]) / _NS_PER_SECOND
-        self._stamp(group)
-        before = self._slots.wait_seconds[group]
-        self._slots.wait_seconds[group] = before + waits
-        first = self._slots.state[group] == RequestState.WAITING
-        self._observe(group, waits + np.where(first[:, None], before, 0.0))
+        at = group.astype(np.intp)
+        self._stamp(at)
+        before = self._slots.wait_seconds[at]
+        self._slots.wait_seconds[at] = before + waits
+        first = self._slots.state[at] == RequestState.WAITING
+        self._observe(at, waits + np.where(first[:, None], before, 0.0))
         self.sequences -= len(group)
         return group
 
-    def _observe(self, group: I32, waits: F64) -> None:
+    def _observe(self, group: Ids, waits: F64) -> None:
         """One observation per sequence and non-zero cause of a wait that ended. A first wait began on its own clock."""
         kinds = self._slots.request_class[group]
         for row, cause in zip(*np.nonzero(waits), strict=True):

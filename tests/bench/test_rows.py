@@ -17,7 +17,7 @@ from bench.agent import Scraper
 from bench.effort import Effort
 from bench.errors import BenchError
 from bench.rows import ROWS
-from bench.steady import SteadyEngine
+from bench.steady import Load, SteadyEngine
 from bench.tmpfs import ledger_directory
 from kvledger.writer import Ledger
 from kvledger_engine.pool import BlockPool
@@ -59,7 +59,7 @@ def test_a_slow_pool_misses_its_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_steady_engine_stays_full_while_sequences_end_and_follow() -> None:
     with ledger_directory() as directory:
-        engine = SteadyEngine(directory, sequences=4, output_tokens=8)
+        engine = SteadyEngine(directory, sequences=4, load=Load(output_tokens=8))
         for _ in range(40):
             engine.step()
         engine.require_steady()

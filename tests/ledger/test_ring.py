@@ -64,7 +64,7 @@ def test_reserved_moves_before_the_records_and_head_after_them() -> None:
 
     class Watched(np.ndarray):
         def __setitem__(self, key: Any, value: Any) -> None:
-            seen.append((int(control[reserved]), int(control[head]), len(key)))
+            seen.append((int(control[reserved]), int(control[head]), len(np.atleast_1d(value))))
             super().__setitem__(key, value)
 
     RingWriter(np.zeros(SIZE, EVENT).view(Watched), control, "events").append(_numbered(0, 3))
