@@ -63,6 +63,7 @@ class ModelRunner:
                 return np.zeros(0, np.int32)
             return self._draw(batch, logits)
 
+    @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
         """Fill the cache for a batch; the scores of its samples, [m, vocab_size]."""
         assert batch.block_size_tokens == self._block_size

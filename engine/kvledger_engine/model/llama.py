@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from kvledger_engine.attention.plan import AttentionPlan
-from kvledger_engine.attention.reference import attend
+from kvledger_engine.attention.reference import Gather, attend
 from kvledger_engine.kvstore import KvStore
 from kvledger_engine.model.config import ModelConfig
 from kvledger_engine.model.rope import Rotation, inverse_frequencies
@@ -21,6 +21,7 @@ class Llama:
 
     def __init__(self, config: ModelConfig, weights: Weights, store: KvStore) -> None:
         self._config, self._weights, self._store = config, weights, store
+        self._gather = Gather()
         self._frequencies = inverse_frequencies(config.rope, config.head_dim).to(weights.norm.device)
 
     def forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, plan: AttentionPlan) -> Tensor:
@@ -52,7 +53,8 @@ class Llama:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
         # Every key of the step is stored before any query looks: a prompt's tokens see each other through the cache.
         self._store.write(index, slots, rotation.apply(key), value)
-        attended = attend(rotation.apply(query), self._store.keys_of(index), self._store.values_of(index), plan)
+        keys, values = self._store.keys_of(index), self._store.values_of(index)
+        attended = attend(rotation.apply(query), keys, values, plan, self._gather)
         return linear(attended.flatten(1), layer.output, layer.output_bias)
 
     def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvledger_engine.attention.plan import AttentionPlan, HeadLayout, plan_attention
-from kvledger_engine.attention.reference import attend
+from kvledger_engine.attention.reference import Gather, attend
 from kvledger_engine.batch import Batch
 from tests.engine.model.batches import batch
 
@@ -68,7 +68,7 @@ def test_attention_is_that_of_each_sequence_alone_and_no_nan_of_another_gets_in(
     keys, values = _store(step, sound, kv_heads)
     query = torch.randn(len(step.tokens), kv_heads * group, HEAD_DIM, dtype=torch.float64)
     plan = plan_attention(step, HeadLayout(kv_heads * group, kv_heads, HEAD_DIM), CPU, max_elements=max_elements)
-    ours, theirs = attend(query, keys, values, plan), _by_loops(step, query, keys, values)
+    ours, theirs = attend(query, keys, values, plan, Gather()), _by_loops(step, query, keys, values)
     of_sound = torch.from_numpy(np.isin(np.repeat(step.slots, step.counts), sound))
     assert theirs[of_sound].isfinite().all()
     torch.testing.assert_close(ours[of_sound], theirs[of_sound], atol=1e-12, rtol=0)
@@ -110,5 +110,5 @@ def test_halves_lose_nothing_but_the_rounding_of_what_they_are_given(dtype: torc
     plan = plan_attention(step, HeadLayout(4, 2, HEAD_DIM), CPU)
     exact = _by_loops(step, query.double(), keys.double(), values.double())
     # Four roundings of a number below 4: the weights', and the output's.
-    error = (attend(query, keys, values, plan).double() - exact).abs().max()
+    error = (attend(query, keys, values, plan, Gather()).double() - exact).abs().max()
     assert error <= 4 * 4 * torch.finfo(dtype).eps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import torch
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.model.checkpoint import load_weights
 from kvledger_engine.model.huggingface import read_config
+from kvledger_engine.runner import ModelRunner
 from kvledger_engine.sampling import draw
 from tests.engine.model.oracle import VOCABULARY, Oracle
 from tests.engine.model.watched import WatchedRunner
@@ -57,14 +58,17 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _runner(oracle: Oracle, directory: Path, capacity_blocks: int) -> WatchedRunner:
+Runner = TypeVar("Runner", bound=ModelRunner)
+
+
+def _runner(kind: type[Runner], oracle: Oracle, directory: Path, capacity_blocks: int) -> Runner:
     oracle.save(directory)
     config = read_config(directory)
     weights = load_weights(directory, config, dtype=torch.float64, device=CPU)
-    return WatchedRunner(config, weights, capacity_blocks=capacity_blocks, block_size_tokens=BLOCK)
+    return kind(config, weights, capacity_blocks=capacity_blocks, block_size_tokens=BLOCK)
 
 
-def _rig(runner: WatchedRunner, capacity_blocks: int, **config: Any) -> Rig:
+def _rig(runner: ModelRunner, capacity_blocks: int, **config: Any) -> Rig:
     rig = Rig(
         compute=runner,
         capacity_blocks=capacity_blocks,
@@ -73,7 +77,8 @@ def _rig(runner: WatchedRunner, capacity_blocks: int, **config: Any) -> Rig:
         vocab_size=VOCABULARY,
         **config,
     )
-    runner.watch(rig.ledger)
+    if isinstance(runner, WatchedRunner):
+        runner.watch(rig.ledger)
     return rig
 
 
@@ -119,7 +124,7 @@ def test_every_option_of_a_model_gives_the_tokens_and_logits_of_transformers(
 ) -> None:
     model_type, options = OPTIONS[name]
     oracle = Oracle(model_type, monkeypatch, **options)
-    runner = _runner(oracle, tmp_path, TIGHT)
+    runner = _runner(WatchedRunner, oracle, tmp_path, TIGHT)
     rig = _rig(runner, TIGHT, max_num_batched_tokens=24)
     requests = _workload(forks=True)
     _run(rig, requests)
@@ -140,7 +145,7 @@ def test_no_way_of_scheduling_changes_a_token(
 ) -> None:
     oracle = Oracle("qwen3", monkeypatch, head_dim=16, rope_parameters=YARN, attention_bias=True)
     capacity = TIGHT if tight else ROOMY
-    runner = _runner(oracle, tmp_path, capacity)
+    runner = _runner(WatchedRunner, oracle, tmp_path, capacity)
     budget = 24 if chunked else 400
     rig = _rig(runner, capacity, max_num_batched_tokens=budget, chunked_prefill=chunked, prefix_caching=prefix)
     requests = _workload(forks=forks)
@@ -150,3 +155,13 @@ def test_no_way_of_scheduling_changes_a_token(
     assert (rig.count("cow_copies_total") > 0) == forks
     assert (rig.count("prefix_hit_tokens_total") > 0) == prefix
     assert runner.poisoned_slots > 0
+
+
+def test_damaging_what_nobody_may_read_changes_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    oracle, outputs = Oracle("qwen2", monkeypatch), []
+    for kind in (ModelRunner, WatchedRunner):
+        rig = _rig(_runner(kind, oracle, tmp_path, TIGHT), TIGHT, max_num_batched_tokens=24)
+        _run(rig, _workload(forks=True))
+        assert rig.count("cow_copies_total") > 0
+        outputs.append(rig.outcome.tokens)
+    assert outputs[0] == outputs[1]
