@@ -78,6 +78,21 @@ def test_a_planted_forbidden_import_is_reported(copy: Path, package: str, import
     assert f"{planted.parent.name}.planted -> {imported} (l.1)" in done.stdout
 
 
+@pytest.mark.parametrize("module", ["kvledger_engine.core", "kvledger_engine.command", "kvledger_agent.cli"])
+def test_torch_is_imported_only_where_a_model_is_opened(module: str) -> None:
+    code = f"import sys, {module}; print(sorted({{'torch', 'transformers', 'safetensors'}} & sys.modules.keys()))"
+    path = os.pathsep.join(str(ROOT / root) for root in ("engine", "agent"))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 def test_the_ledger_imports_numpy_and_the_standard_library_only() -> None:
     assert foreign_imports(ROOT / "engine" / "kvledger", LEDGER_MAY_IMPORT) == []
 

@@ -25,7 +25,7 @@ COMMANDS = {
 }
 EXTRAS = {
     "agent": {"aiohttp", "rich", "shtab"},
-    "engine": {"aiohttp", "msgspec"},
+    "engine": {"aiohttp", "msgspec", "safetensors", "tokenizers", "torch"},
     "all": {"kvledger[agent,engine]"},
 }
 
@@ -59,10 +59,12 @@ def test_requirements_are_floors_and_the_constraints_pin_what_was_tested(require
     assert name_of(requirement) in {name.lower() for name in pins}
 
 
-def test_the_constraints_pin_one_torch_and_nothing_else_asks_for_it() -> None:
+def test_torch_comes_with_the_engine_and_with_nothing_else_and_one_version_was_tested() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert [line for line in lines if line.startswith("torch")] == ["torch==2.13.0"]
-    assert "torch" not in {name_of(item) for item in declared_requirements()}
+    asked = [item for item in declared_requirements() if name_of(item) == "torch"]
+    assert len(asked) == 1
+    assert asked[0] in PROJECT["project"]["optional-dependencies"]["engine"]
 
 
 def test_the_wheel_holds_every_package_of_the_source_roots_and_each_is_typed() -> None:
