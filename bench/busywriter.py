@@ -1,8 +1,8 @@
 """A writer for the reader to look at: long sequences over shuffled blocks, decoding as fast as asked, some replaced.
 
-A process of its own (`python -m bench.busywriter DIRECTORY BLOCKS RATE`): a reader and the writer of a file never share
-one. It prints a JSON line when the ledger is full and ends when its standard input closes. Pool, tables, prefix index
-and request slots are the engine's; a step is two publications, as the engine's is, without a batch being built.
+A process of its own (`python -m bench.busywriter DIRECTORY BLOCKS RATE [NAME]`): a reader and the writer of a file
+never share one. It prints a JSON line when the ledger is full and ends when its standard input closes. Pool, tables,
+prefix index and request slots are the engine's; a step is two publications, as the engine's is, without a batch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kvledger_engine.messages import NewRequest
 from kvledger_engine.request import RequestTable
 
 SEQUENCES, BLOCK_TOKENS, VOCABULARY = 256, 16, 32_000
+TENANTS = 64
 REPLACE_EVERY_STEPS = 40
 SPARE_TOKENS = SEQUENCES * REPLACE_EVERY_STEPS
 """How far a sequence decodes before it is its turn to be replaced."""
@@ -32,11 +33,11 @@ SPARE_TOKENS = SEQUENCES * REPLACE_EVERY_STEPS
 class BusyWriter:
     """`SEQUENCES` running sequences that hold `blocks` or more at every publication after the first ones."""
 
-    def __init__(self, directory: Path, blocks: int) -> None:
+    def __init__(self, directory: Path, blocks: int, name: str) -> None:
         self.prompt_tokens = -(-blocks // SEQUENCES) * BLOCK_TOKENS
         longest = self.prompt_tokens + SPARE_TOKENS + BLOCK_TOKENS
         config = EngineConfig(
-            engine="busy",
+            engine=name,
             capacity_blocks=SEQUENCES * longest // BLOCK_TOKENS,
             block_size_tokens=BLOCK_TOKENS,
             vocab_size=VOCABULARY,
@@ -49,6 +50,7 @@ class BusyWriter:
         self._cache, self._requests = KvCache(self.ledger), RequestTable(config, self.ledger)
         self._random, self._replaced = np.random.default_rng(0), 0
         self._steps = self.ledger.stats.counter("engine_steps_total")
+        self._tenants = [self.ledger.tenant_column(f"tenant-{number}") for number in range(TENANTS)]
         self._base = self._random.integers(0, VOCABULARY, self.prompt_tokens).tolist()
         self._shuffle()
         self._slots: I32 = np.concatenate([self._admit(number) for number in range(SEQUENCES)])
@@ -71,7 +73,9 @@ class BusyWriter:
         """A new request whose whole prompt is computed, in the open publication."""
         prompt = [number % VOCABULARY, number // VOCABULARY, *self._base[2:]]
         request = NewRequest(request_id=f"request-{number}", prompt=prompt, max_tokens=SPARE_TOKENS)
-        slot = self._requests.open(request, tenant_column=number % 8, arrived_ns=self.ledger.now_ns)
+        slot = self._requests.open(
+            request, tenant_column=self._tenants[number % TENANTS], arrived_ns=self.ledger.now_ns
+        )
         tokens = self._requests.sequence(int(slot[0]))
         self._requests.move(slot, RequestState.RUNNING)
         hit_tokens = self._cache.admit(int(slot[0]), tokens, 0, len(tokens))
@@ -103,11 +107,11 @@ class BusyWriter:
         self._replaced += 1
 
 
-def run(directory: Path, blocks: int, steps_per_second: float) -> None:
+def run(directory: Path, blocks: int, steps_per_second: float, name: str = "busy") -> None:
     """Fill a ledger, say so, and step at the rate given, or as fast as it goes, until the input closes."""
     stop = threading.Event()
     threading.Thread(target=_set_at_end_of_input, args=(stop,), daemon=True).start()
-    writer = BusyWriter(directory, blocks)
+    writer = BusyWriter(directory, blocks, name)
     print(json.dumps({"ledger": str(writer.ledger.path)}), flush=True)
     number, due = 0, time.monotonic()
     while not stop.is_set():
@@ -125,4 +129,4 @@ def _set_at_end_of_input(stop: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    run(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import agent, control, pool, prefix, publication, reader, throughput
+from bench import agent, control, fleet, instrument, pool, prefix, publication, reader, throughput
 from bench.effort import Effort
 from bench.result import Result
 
@@ -21,9 +21,11 @@ class Row:
 ROWS = (
     Row(publication.NAME, publication.measure),
     Row(control.NAME, control.measure),
+    Row(instrument.NAME, instrument.measure),
     Row(pool.NAME, pool.measure),
     Row(prefix.NAME, prefix.measure),
     Row(reader.NAME, reader.measure),
     Row(agent.NAME, agent.measure),
+    Row(fleet.NAME, fleet.measure),
     Row(throughput.NAME, throughput.measure),
 )

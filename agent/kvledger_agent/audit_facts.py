@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.audit import Audit
-from kvledger.words import BlockState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,7 @@ class AuditFacts:
 def facts_of(audit: Audit) -> AuditFacts:
     """Take the facts out of an audit. To be called before its `stable` mask is first used, since it reads a column."""
     groups = len(audit.head.limits.groups)
-    active = audit.ref_count > 0
+    active = audit.sweep.held
     shared = audit.table_references >= 2
     if groups == 1:
         by_group = [int(np.count_nonzero(active))], [int(np.count_nonzero(shared))]
@@ -33,7 +32,7 @@ def facts_of(audit: Audit) -> AuditFacts:
         by_group = _per_group(group, active, groups), _per_group(group, shared, groups)
     return AuditFacts(
         published_seq=audit.published_seq,
-        longest_free_run_blocks=longest_run(audit.state == BlockState.FREE),
+        longest_free_run_blocks=longest_run(audit.sweep.free),
         group_active_blocks=tuple(by_group[0]),
         group_shared_blocks=tuple(by_group[1]),
     )
@@ -41,8 +40,9 @@ def facts_of(audit: Audit) -> AuditFacts:
 
 def longest_run(mask: NDArray[np.bool_]) -> int:
     """Length of the longest run of adjacent true entries."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
-    return int((edges[1::2] - edges[::2]).max()) if len(edges) else 0
+    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    runs = np.diff(edges, prepend=0, append=len(mask))[0 if mask[:1].any() else 1 :: 2]
+    return int(runs.max()) if len(runs) else 0
 
 
 def _per_group(group: NDArray[np.uint8], mask: NDArray[np.bool_], groups: int) -> list[int]:

@@ -14,6 +14,7 @@ from kvledger.views import I32
 from kvledger.words import BlockState
 
 MAX_PAGE = 10_000
+_SHOWN = ("state", "ref_count", "owner", "filled_tokens", "allocated_ns", "index_slot", "changed_seq")
 COMPACT = (("state", "<u1"), ("ref_count", "<i4"), ("owner", "<u8"))
 
 
@@ -29,23 +30,15 @@ class BlockQuery:
 
 def block_page(audit: Audit, query: BlockQuery, *, now_ns: int) -> dict[str, Any]:
     """One page of blocks in order of their ids. `total` is how many match; `consistent` that no publication went on."""
-    owners = audit.column("owner")
-    matching = _matching(audit, owners, query)
+    matching = _matching(audit, query)
     page = matching[query.offset : query.offset + min(query.limit, MAX_PAGE)]
-    return _head(audit) | {
-        "total": len(matching),
-        "offset": query.offset,
-        "blocks": _rows(audit, owners, page, now_ns),
-    }
+    rows = _rows(audit, page, now_ns)
+    return _head(audit) | {"total": len(matching), "offset": query.offset, "blocks": rows}
 
 
 def compact_blocks(audit: Audit) -> dict[str, Any]:
     """Every block's state, reference count and owner as base64 of little-endian arrays."""
-    arrays: dict[str, NDArray[Any]] = {
-        "state": audit.state,
-        "ref_count": audit.ref_count,
-        "owner": audit.column("owner"),
-    }
+    arrays: dict[str, NDArray[Any]] = {name: audit.column(name) for name, _ in COMPACT}
     return _head(audit) | {
         "encoding": "base64",
         "states": BlockState.words(),
@@ -57,6 +50,7 @@ def compact_blocks(audit: Audit) -> dict[str, Any]:
 
 
 def _head(audit: Audit) -> dict[str, Any]:
+    """To be called when all has been read."""
     return {
         "published_seq": audit.published_seq,
         "capacity_blocks": audit.capacity_blocks,
@@ -64,32 +58,31 @@ def _head(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _matching(audit: Audit, owners: NDArray[np.uint64], query: BlockQuery) -> I32:
+def _matching(audit: Audit, query: BlockQuery) -> I32:
     mask = np.ones(audit.capacity_blocks, np.bool_)
     if query.state is not None:
-        mask &= audit.state == query.state
+        mask &= audit.column("state") == query.state
     if query.owner is not None:
-        mask &= owners == np.uint64(query.owner)
+        mask &= audit.column("owner") == np.uint64(query.owner)
     return np.flatnonzero(mask).astype(np.int32)
 
 
-def _rows(audit: Audit, owners: NDArray[np.uint64], page: I32, now_ns: int) -> list[dict[str, Any]]:
+def _rows(audit: Audit, page: I32, now_ns: int) -> list[dict[str, Any]]:
     words = {int(state): state.word for state in BlockState}
-    filled = audit.values("filled_tokens", page).tolist()
-    allocated = audit.values("allocated_ns", page).tolist()
-    changed = audit.values("changed_seq", page).tolist()
+    columns = {name: audit.values(name, page).tolist() for name in _SHOWN}
+    in_tables, in_pins = audit.table_references[page].tolist(), audit.pin_references[page].tolist()
     return [
         {
             "block": block,
-            "state": words.get(int(audit.state[block]), "unknown"),
-            "ref_count": int(audit.ref_count[block]),
-            "table_references": int(audit.table_references[block]),
-            "pin_references": int(audit.pin_references[block]),
-            "owner": int(owners[block]) or None,
-            "filled_tokens": filled[i],
-            "age_seconds": max(0.0, (now_ns - allocated[i]) / 1e9) if owners[block] else None,
-            "indexed": bool(audit.index_slot[block] >= 0),
-            "changed_seq": changed[i],
+            "state": words.get(columns["state"][i], "unknown"),
+            "ref_count": columns["ref_count"][i],
+            "table_references": in_tables[i],
+            "pin_references": in_pins[i],
+            "owner": (owner := columns["owner"][i]) or None,
+            "filled_tokens": columns["filled_tokens"][i],
+            "age_seconds": max(0.0, (now_ns - columns["allocated_ns"][i]) / 1e9) if owner else None,
+            "indexed": columns["index_slot"][i] >= 0,
+            "changed_seq": columns["changed_seq"][i],
         }
         for i, block in enumerate(page.tolist())
     ]

@@ -47,9 +47,8 @@ def histories(audit: Audit, blocks: list[int]) -> dict[int, BlockHistory]:
     ids = np.array(blocks, np.int32)
     shared_seconds = audit.values("share_clock", ids)
     held_seconds = (audit.values("share_since_ns", ids) - audit.values("allocated_ns", ids)) / 1e9
-    groups = audit.values("group", ids)
+    groups, counts = audit.values("group", ids), audit.values("ref_count", ids)
     unmoved = audit.values("changed_seq", ids) <= max(audit.published_seq, 0)
-    counts = audit.ref_count[ids]
     alone = (np.abs(shared_seconds - held_seconds) < _SHARED_SECONDS) & (counts <= 1)
     # A count of 1 that is not the first one came from another holder, or from the prefix cache.
     alone &= (counts != 1) | (held_seconds == 0)

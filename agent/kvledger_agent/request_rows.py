@@ -105,8 +105,8 @@ def _shared_blocks(audit: Audit) -> F64:
 def _block_seconds(audit: Audit, now_ns: int) -> F64:
     """Block-seconds given back, plus each held block's share clock now, less the clocks when it was attached."""
     since, clocks = audit.column("share_since_ns"), audit.column("share_clock")
-    elapsed = np.maximum(now_ns - since, 0) / 1e9
-    clocks_now = clocks + np.where(audit.ref_count > 0, elapsed / np.maximum(audit.ref_count, 1), 0.0)
+    elapsed, counts = np.maximum(now_ns - since, 0) / 1e9, audit.column("ref_count")
+    clocks_now = clocks + np.where(counts > 0, elapsed / np.maximum(counts, 1), 0.0)
     named = audit.tables.blocks
     held = _per_request(audit, np.where(named >= 0, clocks_now[named], 0.0))
     seconds: F64 = np.maximum(audit.slots.block_seconds + held - audit.slots.share_base, 0.0)

@@ -14,18 +14,32 @@ from numpy.typing import NDArray
 
 from kvledger import rows
 from kvledger.buffers import Sections
-from kvledger.links import LinkCheck, Links
+from kvledger.evictions import EvictionOrder, TicketCheck
+from kvledger.head import Head
+from kvledger.links import LinkCheck
 from kvledger.pins import PinTable, read_pins
+from kvledger.references import TableReferences
 from kvledger.snapshot import SlotTable
+from kvledger.sweep import Others, Sweep
 from kvledger.tables import Tables, read_tables
-from kvledger.views import I32
+from kvledger.views import I32, U8
+from kvledger.words import BlockState
 
 Mask = NDArray[np.bool_]
-Counts = NDArray[np.uint16] | NDArray[np.int32]
+MOST_LISTED = 200
+
+
+class AuditMemory:
+    """What the audits of one ledger leave for the next one: references counted, whose turn it is, what was wrong."""
+
+    def __init__(self, head: Head) -> None:
+        capacity = head.sections["block.state"].shape[0]
+        self.references = TableReferences(capacity, *head.sections["arena.chunk"].shape)
+        self.tickets, self.links = TicketCheck(), LinkCheck()
 
 
 class Audit:
-    """The arrays of one audit, most of them borrowed until the next look through the same buffers.
+    """What one audit found, most of it borrowed until the next look through the same buffers.
 
     The protocol: `published_seq` is read first, then the counts, then slots and tables, then the other sections, and
     the stamps (`block.changed_seq`) last. The writer numbers its publications without gaps, stores a block's stamp
@@ -39,26 +53,50 @@ class Audit:
     block now, it did so then.
     """
 
-    def __init__(self, sections: Sections, control: Mapping[str, int], *, check: LinkCheck, now_ns: int) -> None:
+    def __init__(self, sections: Sections, control: Mapping[str, int], *, memory: AuditMemory, now_ns: int) -> None:
         self._sections, self.control, self.now_ns = sections, control, now_ns
         self.head = sections.head
         self.published_seq, self.writing_seq = control["published_seq"], control["writing_seq"]
         self.capacity_blocks = self.head.sections["block.state"].shape[0]
         self.slots: SlotTable = rows.look(sections, self.published_seq)
         self.tables: Tables = read_tables(sections, self.slots)
+        memory.references.update(self.tables.arena, self.tables.chain, self.tables.used)
+        self.table_references: I32 = memory.references.counts
         self.damage: list[str] = list(self.tables.damage)
+        if memory.references.outside:
+            self.damage.append(f"{memory.references.outside} block-table entries name no block")
         self.free: I32 = self._stack("free.list", "free_count")
         self.pins: PinTable = read_pins(sections)
-        self.ref_count: I32 = sections.read("block.ref_count")
-        self.state: NDArray[np.uint8] = sections.read("block.state")
-        self.index_slot: I32 = sections.read("block.index_slot")
-        self.links: Links = check.compare(sections, control, state=self.state, index_slot=self.index_slot)
-        self.damage += self.links.damage
-        self.quiescent = False
+        self._sweep(memory)
 
-    def settle(self, control: Mapping[str, int]) -> None:
-        """Take note of the control words after everything was read: whether a publication went on meanwhile."""
-        self.quiescent = self.published_seq == self.writing_seq == control["published_seq"] == control["writing_seq"]
+    def _sweep(self, memory: AuditMemory) -> None:
+        sections, capacity = self._sections, self.capacity_blocks
+        order = EvictionOrder(sections, self.control)
+        ringed: Mask = sections.scratch("ringed", capacity, np.bool_)
+        order.mark(ringed)
+        explained = self.table_references + self.pin_references if len(self.pins) else self.table_references
+        slots = memory.links.begin(sections)
+        self.sweep = Sweep(sections, Others(explained=explained, listed=self._listed(), ringed=ringed, slots=slots))
+        corrected = memory.tickets.compare(sections, order, self.sweep.evictable)
+        self.misplaced: I32 = np.union1d(self.sweep.misplaced, corrected)
+        self.stale_index: I32 = memory.links.compare(sections, self.sweep, self.published_seq)
+        self.damage += [*order.damage, *memory.links.damage(capacity)]
+
+    @property
+    def quiescent(self) -> bool:
+        """Whether no publication has been open or has ended from the first look of this audit until now."""
+        control = self._sections.control()
+        return self.published_seq == self.writing_seq == control["published_seq"] == control["writing_seq"]
+
+    @property
+    def indexed_blocks(self) -> int:
+        """Entries of the prefix index that name something."""
+        return int(np.count_nonzero(self._sections.read("index.block") >= 0))
+
+    @property
+    def contradicted_blocks(self) -> int:
+        """Blocks whose state says active and whose count does not, or the other way round."""
+        return int(np.count_nonzero(self.sweep.held != (self.column("state") == int(BlockState.ACTIVE))))
 
     @cached_property
     def stable(self) -> Mask:
@@ -75,13 +113,8 @@ class Audit:
         return self._sections.values(f"block.{name}", blocks)
 
     @cached_property
-    def table_references(self) -> Counts:
-        """How many entries of live tables name each block."""
-        return count_blocks(self.tables.blocks, self.capacity_blocks, tables=len(self.tables.offsets) - 1)
-
-    @cached_property
-    def pin_references(self) -> Counts:
-        """How many pins name each block."""
+    def pin_references(self) -> I32:
+        """How many pins name each block, shape (capacity,)."""
         return count_blocks(self.pins.block, self.capacity_blocks)
 
     def holders(self, block: int) -> I32:
@@ -104,14 +137,18 @@ class Audit:
         self.damage.append(f"{int(np.count_nonzero(~inside))} entries of {name} name no block")
         return blocks[inside]
 
+    def _listed(self) -> U8:
+        """How often the free list names each block, up to `MOST_LISTED` times."""
+        listed: U8 = self._sections.scratch("listed", self.capacity_blocks, np.uint8)
+        listed[:] = 0
+        listed[self.free] = 1
+        if int(np.count_nonzero(listed)) != len(self.free):
+            np.minimum(count_blocks(self.free, self.capacity_blocks), MOST_LISTED, out=listed, casting="unsafe")
+        return listed
 
-def count_blocks(blocks: I32, capacity: int, *, tables: int = 1 << 16) -> Counts:
-    """How often each block is named, shape (capacity,); negative entries name none.
 
-    Two bytes a block where no block can be named more often than there are `tables`: a quarter of the cache misses.
-    """
-    counts: NDArray[Any] = np.zeros(capacity, np.uint16 if tables < 1 << 16 else np.int32)
-    if len(blocks):
-        named = blocks[blocks >= 0] if int(blocks.min()) < 0 else blocks
-        np.add.at(counts, named, counts.dtype.type(1))
+def count_blocks(blocks: I32, capacity: int) -> I32:
+    """How often each block is named, shape (capacity,)."""
+    counts = np.zeros(capacity, np.int32)
+    np.add.at(counts, blocks, np.int32(1))
     return counts

@@ -64,10 +64,23 @@ class Sections:
             self.source.read_into(section.offset + start * row_bytes, target[start * row_bytes : stop * row_bytes])
         return target.view(section.dtype).reshape(section.shape)
 
+    def scratch(self, name: str, rows: int, dtype: Any) -> NDArray[Any]:
+        """Room for a working array of one value a row, holding anything. Borrowed."""
+        return self._buffers.take(name, rows * np.dtype(dtype).itemsize).view(dtype)
+
+    def control(self) -> dict[str, int]:
+        """The control words as they are now, by name."""
+        words = self.read("control").tolist()
+        return {name: words[index] for name, index in self.head.control.items()}
+
     def values(self, name: str, rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """Some rows of a 1-D section, a copy. One by one if they are few, out of the whole section if not."""
         if len(rows) > FEW_ROWS:
             some: NDArray[Any] = self.read(name)[rows]
             return some
-        dtype = self.head.sections[name].dtype
-        return np.array([self.read(name, 1, start=row, buffer="row")[0] for row in rows.tolist()], dtype)
+        section = self.head.sections[name]
+        values, size = np.empty(len(rows), section.dtype), section.dtype.itemsize
+        for row, target in zip(rows.tolist(), values.view(np.uint8).reshape(-1, size), strict=True):
+            assert 0 <= row < section.shape[0], (name, row)
+            self.source.read_into(section.offset + row * size, target)
+        return values

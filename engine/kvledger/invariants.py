@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.audit import Audit, count_blocks
+from kvledger.audit import Audit
 from kvledger.snapshot import Sample
 from kvledger.views import I32, I64
 from kvledger.words import BlockState, FindingKind, PinKind, RequestState
@@ -48,43 +48,38 @@ def suspects(
 ) -> list[Suspect]:
     """Every contradiction among stable blocks, at most `limit` of each kind; and requests too long in `finishing`."""
     found: list[Suspect] = []
-    for kind, blocks, excess in _contradictions(audit):
+    for kind, blocks, excess in _unmoved(audit, list(_contradictions(audit))):
         found += _described(audit, kind, blocks, excess, limit)
     return found + _finishing_overdue(audit, finishing_limit_seconds)[:limit]
+
+
+def _unmoved(audit: Audit, found: list[Found]) -> list[Found]:
+    """What was found of blocks that have stood still: beside a busy writer most others contradict themselves."""
+    stamps = audit.values("changed_seq", np.concatenate([blocks for _, blocks, _ in found]))
+    still = np.split(stamps <= max(audit.published_seq, 0), np.cumsum([len(blocks) for _, blocks, _ in found])[:-1])
+    return [(kind, blocks[rows], excess[rows]) for (kind, blocks, excess), rows in zip(found, still, strict=True)]
 
 
 def _contradictions(audit: Audit) -> Iterator[Found]:
     yield from _references(audit)
     yield from _listings(audit)
     yield FindingKind.SHARED_WRITE, *_counted(_shared_writes(audit))
-    yield FindingKind.STALE_INDEX_ENTRY, *_counted(audit.links.stale_index)
+    yield FindingKind.STALE_INDEX_ENTRY, *_counted(audit.stale_index)
     yield FindingKind.PIN_OVERDUE, *_counted(audit.pins.block[audit.pins.overdue(audit.now_ns)])
 
 
 def _references(audit: Audit) -> Iterator[Found]:
     """Reference counts against the tables and pins that explain them."""
-    explained = audit.table_references
-    if len(audit.pins):
-        explained = explained + audit.pin_references
-    wrong = np.flatnonzero(audit.ref_count != explained).astype(np.int32)
-    excess = audit.ref_count[wrong].astype(np.int64) - explained[wrong]
-    yield FindingKind.EXCESS_REFERENCE, wrong[excess > 0], excess[excess > 0]
-    yield FindingKind.MISSING_REFERENCE, wrong[excess < 0], -excess[excess < 0]
+    wrong, surplus = audit.sweep.wrong, audit.sweep.surplus
+    yield FindingKind.EXCESS_REFERENCE, wrong[surplus > 0], surplus[surplus > 0]
+    yield FindingKind.MISSING_REFERENCE, wrong[surplus < 0], -surplus[surplus < 0]
 
 
 def _listings(audit: Audit) -> Iterator[Found]:
     """Every block with no reference is in the free list or the eviction order, once; no other block is in either."""
-    held, free = audit.ref_count > 0, np.zeros(audit.capacity_blocks, np.bool_)
-    free[audit.free] = True
-    places = free.view(np.uint8) + audit.links.evictable.view(np.uint8) + held.view(np.uint8)
-    lost = np.flatnonzero(places == 0).astype(np.int32)
-    yield FindingKind.LOST_BLOCK, lost, np.ones(len(lost), np.int64)
-    twice = np.flatnonzero(places > 1).astype(np.int32)
-    if len(audit.free) != int(np.count_nonzero(free)):
-        listed = count_blocks(audit.free, audit.capacity_blocks)
-        twice = np.union1d(twice, np.flatnonzero(listed > 1)).astype(np.int32)
-        places = np.maximum(places, np.minimum(listed + audit.links.evictable + held, 255)).astype(np.uint8)
-    yield FindingKind.DOUBLE_LISTED, twice, places[twice].astype(np.int64) - 1
+    blocks, places = audit.misplaced, audit.sweep.places(audit.misplaced).astype(np.int64)
+    yield FindingKind.LOST_BLOCK, blocks[places == 0], np.ones(int(np.count_nonzero(places == 0)), np.int64)
+    yield FindingKind.DOUBLE_LISTED, blocks[places > 1], places[places > 1] - 1
 
 
 def _shared_writes(audit: Audit) -> I32:
@@ -99,10 +94,10 @@ def _shared_writes(audit: Audit) -> I32:
     own = np.repeat(np.maximum(slots.own_from_token, 0).astype(np.int64), tables.groups)
     computed = np.repeat(np.maximum(slots.computed_tokens, 0).astype(np.int64), tables.groups)
     first = own // size
-    reached = np.maximum(np.minimum(-(-computed // size), np.diff(tables.offsets)) - first, 0)
+    reached = np.maximum(np.minimum(-(-computed // size), tables.lengths) - first, 0)
     starts = np.cumsum(reached) - reached
-    entries = np.arange(int(reached.sum())) + np.repeat(tables.offsets[:-1] + first - starts, reached)
-    blocks = tables.blocks[entries]
+    table = np.repeat(np.arange(len(reached)), reached)
+    blocks = tables.entries(table, np.arange(len(table)) + (first - starts)[table])
     blocks = blocks[blocks >= 0]
     shared: I32 = blocks[audit.table_references[blocks] > 1]
     return shared
@@ -184,12 +179,11 @@ def counts(sample: Sample, audit: Audit | None = None) -> Mapping[str, int]:
     free, cached, active = (sample.stats.whole(f"{word}_blocks") for word in BlockState.words())
     differences = {"capacity": free + cached + active - sample.head.limits.capacity_blocks}
     if audit is not None and audit.quiescent and audit.published_seq == sample.published_seq:
-        held = audit.ref_count > 0
         differences |= {
             "free": len(audit.free) - free,
-            "cached": int(np.count_nonzero(audit.links.evictable)) - cached,
-            "active": int(np.count_nonzero(held)) - active,
-            "state": int(np.count_nonzero(held != (audit.state == int(BlockState.ACTIVE)))),
-            "index": audit.links.indexed - audit.control["index_used"],
+            "cached": int(np.count_nonzero(audit.sweep.evictable)) - cached,
+            "active": int(np.count_nonzero(audit.sweep.held)) - active,
+            "state": audit.contradicted_blocks,
+            "index": audit.indexed_blocks - audit.control["index_used"],
         }
     return {name: difference for name, difference in differences.items() if difference}

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger import ring
-from kvledger.audit import Audit
+from kvledger.audit import Audit, AuditMemory
 from kvledger.buffers import Buffers, Sections
 from kvledger.errors import Busy, LedgerUnreadable
 from kvledger.head import Head, read_head
-from kvledger.links import LinkCheck
 from kvledger.pins import read_pins
 from kvledger.recording import check_body
 from kvledger.ring import RingWindow
@@ -45,7 +44,7 @@ class Reader:
         self.retries = 0
         self._source = source
         self._sections = Sections(source, head, buffers or Buffers())
-        self._slots, self._links = SlotReader(self._sections), LinkCheck()
+        self._slots, self._memory = SlotReader(self._sections), AuditMemory(head)
         self._same_boot = head.boot_id == boot_id()
         self._last: Sample | None = None
 
@@ -153,8 +152,7 @@ class Reader:
         return None
 
     def _control(self) -> dict[str, int]:
-        words = self._sections.read("control").tolist()
-        return {name: words[index] for name, index in self.head.control.items()}
+        return self._sections.control()
 
     def _tenants(self, control: Mapping[str, int]) -> tuple[tuple[str, ...], dict[str, int]]:
         named = min(max(control["tenant_count"], 0), self.head.limits.max_tenants)
@@ -198,9 +196,7 @@ class Reader:
             now_ns = self._now_ns()
         # The words are read after `published_seq`: a count older than it could miss a block that is stable since.
         control = self._control() | {name: published[name] for name in ("published_seq", "writing_seq")}
-        audit = Audit(self._sections, control, check=self._links, now_ns=now_ns)
-        audit.settle(self._control())
-        return audit
+        return Audit(self._sections, control, memory=self._memory, now_ns=now_ns)
 
     def _now_ns(self) -> int:
         if self.head.recording is not None:

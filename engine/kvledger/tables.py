@@ -1,8 +1,8 @@
-"""Block tables out of the chunk arena, as one flat array with offsets. Bounded whatever the chains say."""
+"""Block tables out of the chunk arena: which chunks each has, and its entries when asked. Bounded whatever they say."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,52 @@ from kvledger.views import I32, I64
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
 class Tables:
-    """Block tables in CSR form: table t holds `blocks[offsets[t] : offsets[t + 1]]`.
+    """The tables of some slot rows: table t = row * groups + group has `lengths[t]` entries.
 
-    Table t = row * groups + group of the slot rows it was read for. Entries that name no block are -1. `damage` says
-    in words what was out of bounds.
+    `chain` are the chunks of all tables one after the other, `used` how many entries of each are the table's. `arena`
+    holds the chunks, borrowed. Entries that name no block are -1. `damage` says in words what was out of bounds.
     """
 
-    offsets: I64
-    blocks: I32
-    groups: int
-    damage: tuple[str, ...]
+    def __init__(
+        self,
+        arena: I32,
+        chain: I64,
+        per_table: I64,
+        lengths: I64,
+        *,
+        groups: int,
+        capacity: int,
+        damage: tuple[str, ...],
+    ) -> None:
+        self.arena, self.chain, self.lengths, self.groups, self.damage = arena, chain, lengths, groups, damage
+        self._capacity, self._ends = capacity, np.cumsum(per_table)
+        self._first = self._ends - per_table
+        width, held = arena.shape[1], per_table > 0
+        self.used: I64 = np.full(len(chain), width, np.int64)
+        self.used[self._ends[held] - 1] = (lengths - (per_table - 1) * width)[held]
+
+    @cached_property
+    def offsets(self) -> I64:
+        """Where each table begins in `blocks`, and the end."""
+        offsets = np.zeros(len(self.lengths) + 1, np.int64)
+        np.cumsum(self.lengths, out=offsets[1:])
+        return offsets
+
+    @cached_property
+    def blocks(self) -> I32:
+        """All entries: table t holds `blocks[offsets[t] : offsets[t + 1]]`. Ask before the next look at any ledger."""
+        rows = self.arena[self.chain]
+        return self._bounded(rows[np.arange(rows.shape[1]) < self.used[:, None]])
+
+    def entries(self, table: I64, position: I64) -> I32:
+        """The entries at some positions of some tables, which must be below their lengths."""
+        width = self.arena.shape[1]
+        return self._bounded(self.arena[self.chain[self._first[table] + position // width], position % width])
+
+    def _bounded(self, blocks: I32) -> I32:
+        blocks[(blocks < 0) | (blocks >= self._capacity)] = -1
+        return blocks
 
 
 def read_tables(sections: Sections, slots: SlotTable) -> Tables:
@@ -40,23 +74,20 @@ def read_tables(sections: Sections, slots: SlotTable) -> Tables:
     lengths, damaged = _bounded_lengths(slots.table_blocks.ravel().astype(np.int64), chunks * width)
     chain, per_table, broken = _walk(sections.read("arena.next"), slots.first_chunk.ravel(), -(-lengths // width))
     lengths = np.minimum(lengths, per_table * width)
-    blocks = _gather(sections, chain, per_table, lengths)
+    arena: I32 = sections.read("arena.chunk", int(chain.max()) + 1 if len(chain) else 0)
     same = np.repeat(_unbroken(sections, slots), slots.table_blocks.shape[1])
     if not same.all():
-        blocks = blocks[np.repeat(same, lengths)]
-        lengths[~same] = 0
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    capacity = sections.head.sections["block.state"].shape[0]
-    outside = (blocks < 0) | (blocks >= capacity)
-    blocks[outside] = -1
+        chain = chain[np.repeat(same, per_table)]
+        lengths[~same] = per_table[~same] = 0
     notes = {
         "block tables have impossible lengths": int((damaged & same).sum()),
         "block tables have broken chains": int((broken & same).sum()),
-        "block-table entries name no block": int(outside.sum()),
     }
     damage = tuple(f"{count} {text}" for text, count in notes.items() if count)
-    return Tables(offsets, blocks, slots.table_blocks.shape[1], damage)
+    capacity = sections.head.sections["block.state"].shape[0]
+    return Tables(
+        arena, chain, per_table, lengths, groups=slots.table_blocks.shape[1], capacity=capacity, damage=damage
+    )
 
 
 def _unbroken(sections: Sections, slots: SlotTable) -> Mask:
@@ -102,16 +133,3 @@ def _walk(next_chunk: I32, first: I32, wanted: I64) -> tuple[I64, I64, Mask]:
         more = wanted[tables] > level
         tables, at = tables[more], next_chunk[at[more]].astype(np.int64)
     return chain[chain >= 0], found, broken
-
-
-def _gather(sections: Sections, chain: I64, per_table: I64, lengths: I64) -> I32:
-    """The entries behind a chain of chunks, without the unused end of each table's last chunk."""
-    if not len(chain):
-        return np.empty(0, np.int32)
-    rows = sections.read("arena.chunk", int(chain.max()) + 1)[chain]
-    width = rows.shape[1]
-    held = per_table > 0
-    used = np.ones(rows.shape, np.bool_)
-    used[np.cumsum(per_table)[held] - 1] = np.arange(width) < (lengths - (per_table - 1) * width)[held, None]
-    blocks: I32 = rows[used]
-    return blocks

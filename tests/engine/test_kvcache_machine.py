@@ -293,8 +293,8 @@ class CacheMachine(RuleBasedStateMachine):
     def _blocks_equal(self, audit: Audit) -> None:
         blocks, model = self.kit.blocks, self.model.blocks
         states = [self._state(number) for number in range(len(model))]
-        assert audit.state.tolist() == states
-        assert audit.ref_count.tolist() == [block.references for block in model]
+        assert audit.column("state").tolist() == states
+        assert audit.column("ref_count").tolist() == [block.references for block in model]
         assert audit.column("owner").tolist() == [block.owner for block in model]
         assert audit.column("tenant").tolist() == [block.tenant for block in model]
         assert audit.column("filled_tokens").tolist() == [block.filled for block in model]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvledger import links
+from kvledger import buffers, links, parts, sweep
 from kvledger.clock import VirtualClock
 from kvledger.invariants import suspects
 from kvledger.reader import Reader
@@ -88,15 +88,19 @@ def test_values_and_columns_are_of_the_ledger(rig: Rig) -> None:
     assert audit.tables.blocks.tolist() == table.tolist()
 
 
-# -- large pools: only what can have changed is followed --------------------------------------------------------------
+# -- large pools: pointers are followed part by part ------------------------------------------------------------------
+
+
+WITHIN_KEYS = parts.AUDITS_PER_ROUND * links.ROUNDS_PER_KEYS
 
 
 class Large:
     """A pool larger than what every audit follows, with a few cached, indexed blocks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(links, "WHOLE_UP_TO", 8)
-        monkeypatch.setattr(links, "PIECE", 48)
+        monkeypatch.setattr(parts, "WHOLE_UP_TO", 8)
+        monkeypatch.setattr(links, "KEYS_TOGETHER", 5)
+        monkeypatch.setattr(sweep, "PIECE", 80)
         limits = replace(toy_limits(600), max_requests=40, chunk_blocks=8)
         self.ledger = Ledger.in_memory(limits, clock=VirtualClock())
         self.toy, self.reader = Toy(self.ledger, 5), Reader.over(MemorySource(self.ledger.image))
@@ -121,7 +125,7 @@ class Large:
         return np.flatnonzero(self.ledger.blocks.evict_ticket >= 0).tolist()
 
     def rounds_until_named(self, kind: FindingKind, block: int) -> int:
-        for round_number in range(2 * links.AUDITS_PER_ROUND * links.AUDITS_PER_KEYS):
+        for round_number in range(2 * WITHIN_KEYS):
             if (kind, block) in {(s.kind, s.block) for s in suspects(self.reader.audit())}:
                 return round_number
         raise AssertionError(f"{kind} of block {block} was never named")
@@ -155,23 +159,24 @@ def _clear_slot(large: Large, block: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "kind"),
+    ("act", "kind", "within"),
     [
-        (_forget_entry, FindingKind.STALE_INDEX_ENTRY),
-        (_clear_slot, FindingKind.STALE_INDEX_ENTRY),
-        (_lose_ring_entry, FindingKind.LOST_BLOCK),
+        (_forget_entry, FindingKind.STALE_INDEX_ENTRY, parts.AUDITS_PER_ROUND),
+        (_clear_slot, FindingKind.STALE_INDEX_ENTRY, parts.AUDITS_PER_ROUND),
+        (_lose_ring_entry, FindingKind.LOST_BLOCK, 0),
     ],
 )
 @pytest.mark.parametrize("nth", [0, 50, 119])
-def test_a_stamped_change_is_named_at_once_and_again_until_it_is_mended(
-    large: Large, act: Callable[[Large, int], None], kind: FindingKind, nth: int
+def test_a_wrong_pointer_is_named_in_its_turn_and_again_until_it_is_mended(
+    large: Large, act: Callable[[Large, int], None], kind: FindingKind, within: int, nth: int
 ) -> None:
     for _ in range(nth % 7):
         large.reader.audit()
     block = large.cached[nth]
     before = int(large.ledger.blocks.index_slot[block])
     large.publish(lambda: act(large, block))
-    for _ in range(links.AUDITS_PER_ROUND + 4):
+    assert large.rounds_until_named(kind, block) <= within
+    for _ in range(parts.AUDITS_PER_ROUND + 4):
         assert {(s.kind, s.block) for s in suspects(large.reader.audit())} == {(kind, block)}
 
     def mend() -> None:
@@ -185,19 +190,44 @@ def test_a_stamped_change_is_named_at_once_and_again_until_it_is_mended(
         assert suspects(large.reader.audit()) == []
 
 
+def test_many_wrong_pointers_are_named_each_time_and_nothing_else(
+    large: Large, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffers, "FEW_ROWS", 2)
+    blocks = large.cached[::9]
+    slots = large.ledger.blocks.index_slot[blocks].copy()
+    large.publish(lambda: large.ledger.index.block.__setitem__(slots, -2))
+    for number in range(3 * parts.AUDITS_PER_ROUND):
+        named = {suspect.block for suspect in suspects(large.reader.audit())}
+        assert named <= set(blocks)
+        assert number < parts.AUDITS_PER_ROUND or named == set(blocks)
+    large.publish(lambda: large.ledger.index.block.__setitem__(slots, blocks))
+    assert suspects(large.reader.audit()) == []
+
+
+def test_an_index_built_anew_in_an_open_publication_is_not_remembered_as_wrong(large: Large) -> None:
+    large.ledger.begin()
+    large.toy.stamp(np.arange(600))
+    large.ledger.index.block[:] = -1
+    for _ in range(parts.AUDITS_PER_ROUND):
+        assert suspects(large.reader.audit()) == []
+    assert not len(large.reader._memory.links._wrong_slots)
+    assert not len(large.reader._memory.links._wrong_blocks)
+
+
 def test_a_change_that_nobody_stamped_is_named_within_a_round(large: Large) -> None:
     block = large.cached[60]
     large.ledger.index.block[large.ledger.blocks.index_slot[block]] = -2
-    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= links.AUDITS_PER_ROUND
+    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= parts.AUDITS_PER_ROUND
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0, "once found it is looked at every time"
 
 
 @pytest.mark.parametrize("nth", [0, 33, 100])
-def test_another_key_is_named_within_four_rounds(large: Large, nth: int) -> None:
+def test_another_key_is_named_in_the_round_of_the_keys(large: Large, nth: int) -> None:
     block = large.cached[nth]
     large.ledger.index.key[large.ledger.blocks.index_slot[block]] = 1
     within = large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block)
-    assert within <= links.AUDITS_PER_ROUND * links.AUDITS_PER_KEYS
+    assert within <= WITHIN_KEYS
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0
 
 
@@ -205,11 +235,11 @@ def test_an_entry_for_a_block_that_never_named_it_is_found_in_its_turn(large: La
     block = int(large.ledger.free.list[0])
     empty = int(np.flatnonzero(large.ledger.index.block == -1)[7])
     large.publish(lambda: large.toy.stamp(block), lambda: large.ledger.index.block.__setitem__(empty, block))
-    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= links.AUDITS_PER_ROUND
+    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= parts.AUDITS_PER_ROUND
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0
 
 
-def test_an_entry_left_behind_while_an_audit_looked_is_named_by_the_next(large: Large) -> None:
+def test_an_entry_left_behind_while_an_audit_looked_is_named_in_its_turn(large: Large) -> None:
     block = large.cached[80]
     source = Interfering(large.ledger)
     large.reader = Reader.over(source)
@@ -224,4 +254,4 @@ def test_an_entry_left_behind_while_an_audit_looked_is_named_by_the_next(large: 
     source.before["block.index_slot"] = forget
     large.reader.audit()
     assert not left
-    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0
+    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= parts.AUDITS_PER_ROUND
