@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import reduce
+from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from bench.effort import Effort
 from bench.errors import BenchError
 from bench.estimate import Windows, estimate
-from bench.interleave import interleave, per_call
+from bench.interleave import Window, interleave, per_call
 from bench.result import Bar, Quantity, Result, Sense
 from bench.steady import ENDLESS, Load, Open, SteadyEngine, engine, no_compute
 from bench.tmpfs import ledger_directory
@@ -20,27 +24,51 @@ from kvledger_engine.computes import Computing, ModelOptions, open_compute
 from kvledger_engine.config import EngineConfig
 
 NAME = "instrument"
-SEQUENCES, STEPS_PER_WINDOW = 64, 10
+SEQUENCES = 64
+TWINS, WINDOWS, QUICK_WINDOWS, STEPS_PER_WINDOW = 6, 300, 20, 10
 THROUGHPUT_BAR, STEP_BAR = Bar(Sense.AT_LEAST, 0.99), Bar(Sense.AT_MOST, 5.0)
 SERVING = Load(prompt_tokens=(64, 128), max_model_len_tokens=512, output_tokens=256)
 ON, OFF = "on", "off"
 _OFF = """Off is the same engine over a file of its own, with these parts replaced by ones that do nothing
 (`bench/uninstrumented.py`): the wait queue's clocks, the tenants' block-second clocks and the blocks' share clocks;
 the stamps of blocks and slots; every histogram and what is read only for one (first block, first and last token of a
-request, step phases, the stopwatches of allocator and sharing); the rings of events, ended requests and per-second
-peaks. On in both: pool, tables, prefix index, the other records of blocks and requests, publications, gauges,
-counters, and the step's own readings of the clock. Both run the same requests step by step, in windows that swap their
-order from one to the next, and must have drawn the same tokens at the end."""
+request, step phases, the allocator's stopwatch); the rings of events, ended requests and per-second peaks. On in both:
+pool, tables, prefix index, the other records of blocks and requests, publications, gauges, counters (the seconds spent
+on sharing among them), and the step's readings of the clock. Both run the same requests step by step, in windows that
+swap their order from one to the next, and must have drawn the same tokens at the end."""
 HOW_TOKENS = f"""The embedded model at its defaults and {SEQUENCES} sequences of {SERVING.prompt_tokens[0]} to
 {SERVING.prompt_tokens[1]} prompt and {SERVING.output_tokens} output tokens, each followed by another when it ends.
-Wall time of a window of one step of each engine. {_OFF}"""
+A window is one step of each engine: the same tokens, so their rates are as their times. The times are the process's
+processor time, all threads, since the instrument waits for nothing and other processes share the machine; the same
+by wall time is among the quantities. {_OFF}"""
 HOW_STEP = f"""A control step, as in the row `control`, with a compute that does nothing: processor time of its
-thread, in windows of {STEPS_PER_WINDOW} steps of each engine. {_OFF}"""
+thread, in windows of {STEPS_PER_WINDOW} steps of each engine; {TWINS} pairs of engines
+one after the other, of {WINDOWS} windows each, so that no endless sequence reaches its end. {_OFF}"""
 
 
 def embedded(config: EngineConfig) -> Computing:
     """The model an engine has by default."""
     return open_compute(config, ModelOptions())
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Microseconds per step of each window, float[windows]: of processor time with and without, and of wall time."""
+
+    on: Windows
+    off: Windows
+    wall_on: Windows
+    wall_off: Windows
+
+    @property
+    def added(self) -> Windows:
+        """What the instrument adds to a step."""
+        difference: Windows = self.on - self.off
+        return difference
+
+    def and_then(self, other: Race) -> Race:
+        """The windows of both races."""
+        return Race(*(np.concatenate((getattr(self, f.name), getattr(other, f.name))) for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +89,28 @@ class Twins:
             stack.callback(engines[-1].close)
         return cls(*engines)
 
-    def race(self, rounds: Iterable[int], steps: int, clock_ns: Callable[[], int]) -> dict[str, Windows]:
-        """Microseconds per step of both, by name. Raises `BenchError` if they did not do the same."""
-        contenders = {
-            ON: per_call(self.on.step, steps, clock_ns=clock_ns),
-            OFF: per_call(self.off.step, steps, clock_ns=clock_ns),
-        }
+    def race(self, rounds: Iterable[int], steps: int, clock_ns: Callable[[], int]) -> Race:
+        """Microseconds per step of both. Raises `BenchError` if they did not do the same."""
+        wall: dict[str, list[float]] = {ON: [], OFF: []}
+
+        def window(name: str, step: Callable[[], None]) -> Window:
+            timed = per_call(step, steps, clock_ns=clock_ns)
+
+            def both() -> float:
+                began_ns = time.perf_counter_ns()
+                processor = timed()
+                wall[name].append((time.perf_counter_ns() - began_ns) / steps / 1e3)
+                return processor
+
+            return both
+
+        contenders = {ON: window(ON, self.on.step), OFF: window(OFF, self.off.step)}
         figures = interleave(rounds, contenders, swap=True)
         for twin in (self.on, self.off):
             twin.require_steady()
         if self.on.generated_tokens != self.off.generated_tokens or self.on.live_tokens() != self.off.live_tokens():
             raise BenchError("the engine without its instrument drew other tokens: it is not the same engine")
-        return figures
+        return Race(figures[ON], figures[OFF], np.array(wall[ON]), np.array(wall[OFF]))
 
 
 CASES = (
@@ -89,38 +127,44 @@ def measure(effort: Effort) -> list[Result]:
 def _with_model(effort: Effort) -> Result:
     with ledger_directory() as directory, ExitStack() as stack:
         twins = Twins.start(directory, SERVING, embedded, stack)
-        figures = twins.race(effort.rounds(full=2000, quick=60), 1, time.perf_counter_ns)
-    per_second = {name: SEQUENCES * 1e6 / microseconds for name, microseconds in figures.items()}
+        race = twins.race(effort.rounds(full=2500, quick=60), 1, time.process_time_ns)
+    tokens = SEQUENCES * 1e6
     return Result(
         row=NAME,
-        name=f"output tokens a second of the embedded model, {SEQUENCES} running: instrument on over off",
-        estimate=estimate(per_second[ON] / per_second[OFF]),
+        name=f"output tokens of the embedded model, {SEQUENCES} running: instrument on over off",
+        estimate=estimate(race.off / race.on),
         unit="×",
         how=HOW_TOKENS,
         bar=THROUGHPUT_BAR,
         quantities=(
-            Quantity("with the instrument", estimate(per_second[ON]), "tokens/s"),
-            Quantity("without", estimate(per_second[OFF]), "tokens/s"),
-            Quantity("added to a step", estimate(figures[ON] - figures[OFF]), "µs"),
+            Quantity("tokens a second of processor time, on", estimate(tokens / race.on), "tokens/s"),
+            Quantity("tokens a second of processor time, off", estimate(tokens / race.off), "tokens/s"),
+            Quantity("on over off by wall time", estimate(race.wall_off / race.wall_on), "×"),
+            Quantity("tokens a second of wall time, on", estimate(tokens / race.wall_on), "tokens/s"),
+            Quantity("added to a step", estimate(race.added), "µs"),
         ),
     )
 
 
 def _without_compute(effort: Effort, name: str, load: Load, bar: Bar | None) -> Result:
-    with ledger_directory() as directory, ExitStack() as stack:
-        twins = Twins.start(directory, load, no_compute, stack)
-        figures = twins.race(effort.rounds(full=1000, quick=60), STEPS_PER_WINDOW, time.thread_time_ns)
-    added = figures[ON] - figures[OFF]
+    rounds = effort.rounds(full=TWINS * WINDOWS, quick=TWINS * QUICK_WINDOWS)
+    races = []
+    for _ in range(TWINS):
+        with ledger_directory() as directory, ExitStack() as stack:
+            twins = Twins.start(directory, load, no_compute, stack)
+            part = islice(rounds, effort.choose(full=WINDOWS, quick=QUICK_WINDOWS))
+            races.append(twins.race(part, STEPS_PER_WINDOW, time.thread_time_ns))
+    race = reduce(Race.and_then, races)
     return Result(
         row=NAME,
         name=f"what the instrument adds to a control step, {name}, share of the step",
-        estimate=estimate(100 * added / figures[ON]),
+        estimate=estimate(100 * race.added / race.on),
         unit="%",
         how=HOW_STEP,
         bar=bar,
         quantities=(
-            Quantity(f"added to a step, {name}", estimate(added), "µs"),
-            Quantity(f"step with the instrument, {name}", estimate(figures[ON]), "µs"),
-            Quantity(f"step without, {name}", estimate(figures[OFF]), "µs"),
+            Quantity(f"added to a step, {name}", estimate(race.added), "µs"),
+            Quantity(f"step with the instrument, {name}", estimate(race.on), "µs"),
+            Quantity(f"step without, {name}", estimate(race.off), "µs"),
         ),
     )

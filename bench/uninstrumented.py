@@ -1,9 +1,9 @@
 """The same engine without its instrument, for the price of it: nothing of the product knows that this can be done.
 
 Owns the substitutes, which do nothing: wait clocks, block-second and share clocks, change stamps of blocks and slots,
-histograms with the times they are made of, step phases and stopwatches, rings. Pool, tables, prefix index, request
-records, publications, gauges and counters are the engine's own, on a ledger file as any other, whose stats vector has
-no buckets.
+histograms with the times they are made of, step phases and the allocator's stopwatch, rings. Pool, tables, prefix
+index, request records, publications, gauges and counters are the engine's own, on a ledger file as any other, whose
+stats vector has no buckets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.stats import Histogram, Stats
+from kvledger.stats import Histogram, HistogramSpan, Stats
 from kvledger.views import F64, I32
 from kvledger.words import Event, FinishReason, ReleaseCause, WaitCause
 from kvledger.writer import Ledger
@@ -46,7 +46,7 @@ class _NoHistogram(Histogram):
     __slots__ = ()
 
     def __init__(self) -> None:
-        pass
+        super().__init__(memoryview(bytearray(16)).cast("d"), np.empty(0), HistogramSpan(0, ()))
 
     def observe(self, value: float, count: int = 1) -> None:
         """Forget."""
@@ -74,7 +74,7 @@ class _BareLedger(Ledger):
     def _advance_block_seconds(self, now_ns: int) -> None:
         pass
 
-    def _note_peak(self, second: int, active: int, used: int) -> None:
+    def _note_peak(self, now_ns: int, active: int, used: int) -> None:
         pass
 
     def event(self, event: Event, serial: int | np.uint64, *, blocks: int = 0, detail: int = 0) -> None:
@@ -139,14 +139,7 @@ class _BareClocks(ShareClocks):
 
 
 class _BareMetering(Metering):
-    """Counts look-ups only."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
-        self.now_ns = int
-
-    def shared(self, began_ns: int) -> None:
-        """Forget."""
+    """Counts look-ups and the price of sharing."""
 
     def allocated(self, began_ns: int) -> None:
         """Forget."""

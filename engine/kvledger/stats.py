@@ -7,7 +7,7 @@ Owns the mapping name + labels -> index, for the writer's private copy and the r
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,12 +173,17 @@ class Histogram:
         self._array[self._sum] += values.sum()
 
 
-def observe_each(histograms: Sequence[Histogram], values: Sequence[float]) -> None:
-    """One observation of each of several histograms, in less time than one by one."""
-    for histogram, value in zip(histograms, values, strict=True):
-        stored = histogram._values
-        stored[histogram._index + bisect_left(histogram._bounds, value)] += 1
-        stored[histogram._sum] += value
+def observer(histograms: Sequence[Histogram]) -> Callable[[Sequence[float]], None]:
+    """A function that counts one observation of each of several histograms, in less time than one by one."""
+    places = [(histogram._index, histogram._sum, histogram._bounds) for histogram in histograms]
+    stored = histograms[0]._values
+
+    def observe(values: Sequence[float]) -> None:
+        for (index, total, bounds), value in zip(places, values, strict=True):
+            stored[index + bisect_left(bounds, value)] += 1
+            stored[total] += value
+
+    return observe
 
 
 class Stats:

@@ -79,7 +79,7 @@ class Ledger:
         # Indices of the blocks and block-seconds of every tenant column that has ever been charged.
         self._charged: dict[int, tuple[int, int]] = {}
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
-        self._peak_until_ns, self._peak_active, self._peak_used = 0, -1, -1
+        self._peak_until_ns, self._peak_at, self._peak_active, self._peak_used = 0, 0, -1, -1
         self._peaks = self.rings.peaks
         self._peak_words = _words(self._peaks.view(np.int32), hook)  # four of them a record, see `PEAK`
         self._advanced_ns = self.now_ns
@@ -178,7 +178,7 @@ class Ledger:
         seq, clock, monotonic, wall, idle_gauge, active, cached = self._gauge_indices
         held, used = values[active], values[active] + values[cached]
         if held > self._peak_active or used > self._peak_used or now >= self._peak_until_ns:
-            self._note_peak(now // _NS_PER_SECOND, int(held), int(used))
+            self._note_peak(now, int(held), int(used))
         values[seq] = self.seq
         values[clock] = values[monotonic] = now
         values[wall] = self.clock.wall_ns()
@@ -225,18 +225,20 @@ class Ledger:
                 clock = stats.plan.tenant_counters["block_seconds_total", ()]
                 self._charged[column] = (first + column, clock + column)
 
-    def _note_peak(self, second: int, active: int, used: int) -> None:
+    def _note_peak(self, now_ns: int, active: int, used: int) -> None:
         """A new second has begun, or more blocks are active, or active and cached, than before in this one."""
-        at, until_ns = second % len(self._peaks), (second + 1) * _NS_PER_SECOND
-        if until_ns != self._peak_until_ns:
-            self._peak_until_ns, self._peak_active, self._peak_used = until_ns, active, used
-            self._peaks[at] = (second, active, used)
+        if now_ns < self._peak_until_ns:
+            # `used` first: it is never less than `active`.
+            if used > self._peak_used:
+                self._peak_words[self._peak_at + 3] = self._peak_used = used
+            if active > self._peak_active:
+                self._peak_words[self._peak_at + 2] = self._peak_active = active
             return
-        # `used` first: it is never less than `active`.
-        if used > self._peak_used:
-            self._peak_words[4 * at + 3] = self._peak_used = used
-        if active > self._peak_active:
-            self._peak_words[4 * at + 2] = self._peak_active = active
+        second = now_ns // _NS_PER_SECOND
+        slot = second % len(self._peaks)
+        self._peak_until_ns, self._peak_at = (second + 1) * _NS_PER_SECOND, 4 * slot
+        self._peak_active, self._peak_used = active, used
+        self._peaks[slot] = (second, active, used)
 
     # -- rings ----------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,12 @@ cancellations come between steps and are a publication each. Decides nothing its
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 
 from kvledger.catalog import OTHER_TENANT
-from kvledger.stats import observe_each
+from kvledger.stats import observer
 from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, RejectionReason, ReleaseCause, StepPhase
 from kvledger.writer import Ledger
@@ -66,7 +65,7 @@ class EngineLoop:
         self._rejections = [stats.counter("rejections_total", reason=reason.word) for reason in RejectionReason]
         self._tenant_rejections = stats.tenant_counter("tenant_rejections_total")
         phases = [stats.histogram("step", phase=phase.word) for phase in StepPhase]
-        self._observe_phases: Callable[[Sequence[float]], None] = partial(observe_each, phases)
+        self._observe_phases = observer(phases)
         self._cost = stats.tenant_counter("cost_total")
         self._block_seconds = stats.tenant_counter("block_seconds_total")
         self._priced = self._block_seconds.copy()

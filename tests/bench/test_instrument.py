@@ -59,7 +59,6 @@ def instrument_of(engine: SteadyEngine) -> dict[str, bool]:
     traces["ring.peaks"] = bool(file_of(ledger, "ring.peaks")["second"].any())
     traces["wait clock"] = bool(stats.wait_clock.any())
     traces["block-seconds"] = bool(stats.tenant_counter("block_seconds_total").any())
-    traces["sharing stopwatch"] = stats.values[stats.counter("sharing_overhead_seconds_total")] > 0
     spans = stats.plan.histograms.values()
     traces["histograms"] = any(stats.array[span.index : span.index + span.size].any() for span in spans)
     return traces
