@@ -1,7 +1,7 @@
 """Pointers between blocks and the prefix index, which must agree: both ways, and by key.
 
 The index is several times the size of the pool, and what changes in a second is spread all over it. So of a large one
-each audit looks at a part, whole, in turns; what was wrong is looked at every time.
+every fourth audit looks at a part, in turns; what was wrong is looked at every time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kvledger.views import I32, I64
 from kvledger.words import BlockState
 
 ROUNDS_PER_KEYS = 4  # keys are compared in every fourth round: that needs two more large sections
+AUDITS_PER_PART = 4  # what every block names must be read for it, however small the part
 KEYS_TOGETHER = 1 << 16
 MOST_SLOTS = 2**31
 
@@ -26,7 +27,7 @@ class LinkCheck:
     """Compares the pointers of one ledger, audit after audit. Remembers what was wrong."""
 
     def __init__(self) -> None:
-        self._turns = Turns()
+        self._turns = Turns(every=AUDITS_PER_PART)
         self._wrong_blocks: I32 = np.empty(0, np.int32)
         self._wrong_slots: I64 = np.empty(0, np.int64)
         self._keys_due = True
@@ -40,7 +41,7 @@ class LinkCheck:
         # A buffer of its own: what was wrong is looked up in the whole section meanwhile.
         self._entries: I32 = sections.read("index.block", part.stop - part.start, start=part.start, buffer="index.part")
         # A claim beyond the index belongs to its last part.
-        return slice(part.start, part.stop if part.stop < size else MOST_SLOTS)
+        return part if part.stop < size else slice(part.start, MOST_SLOTS)
 
     def compare(self, sections: Sections, sweep: Sweep, published: int) -> I32:
         """Blocks named by, or naming, an index slot that does not agree: once for each such pointer.

@@ -7,17 +7,22 @@ WHOLE_UP_TO = 1 << 16  # rows that every audit looks at in any case
 
 
 class Turns:
-    """Whose turn it is in one section. `round` numbers the rounds, from 0; the first audit is a round of its own."""
+    """Whose turn it is in one section: a part in every `every`-th audit, so that all have had theirs in one round.
 
-    def __init__(self) -> None:
+    `round` numbers the rounds, from 0; the first audit is a round of its own.
+    """
+
+    def __init__(self, *, every: int = 1) -> None:
         self.round = 0
-        self._start = 0
+        self._every, self._rest, self._start = every, 0, 0
 
     def next(self, size: int) -> slice:
-        """The rows of a section of `size` that this audit looks at."""
-        first = self.round == 0
-        length = size if first else max(-(-size // AUDITS_PER_ROUND), WHOLE_UP_TO)
-        part = slice(self._start, min(self._start + length, size))
-        self._start = part.stop % size
+        """The rows of a section of `size` that this audit looks at; none while it is not its turn."""
+        length = max(-(-size * self._every // AUDITS_PER_ROUND), WHOLE_UP_TO)
+        if self._rest and length < size:
+            self._rest -= 1
+            return slice(self._start, self._start)
+        part = slice(self._start, size if self.round == 0 else min(self._start + length, size))
+        self._rest, self._start = self._every - 1, part.stop % size
         self.round += self._start == 0
         return part

@@ -58,7 +58,8 @@ class Sweep:
 
     def _piece(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
         others, part = self._others, slice(start, stop)
-        claims, state, count = (self._read(name, part) for name in ("index_slot", "state", "ref_count"))
+        claimants, claims = self._claims(part)
+        state, count = self._read("state", part), self._read("ref_count", part)
         held, evictable = np.greater(count, 0, out=self.held[part]), self.evictable[part]
         np.equal(state, int(BlockState.FREE), out=self.free[part])
         np.equal(state, int(BlockState.CACHED), out=evictable)
@@ -68,14 +69,21 @@ class Sweep:
         misplaced = few_true(places != 1)
         explained = others.explained[part]
         wrong = few_true(count != explained)
-        claimants = _in_slice(claims, others.slots)
         return (
             (wrong + start).astype(np.int32),
             count[wrong].astype(np.int64) - explained[wrong],
             (misplaced + start).astype(np.int32),
             (claimants + start).astype(np.int32),
-            claims[claimants],
+            claims,
         )
+
+    def _claims(self, part: slice) -> tuple[NDArray[np.int64], I32]:
+        """Which blocks of a piece name one of the slots asked for, and the slots."""
+        if self._others.slots.start == self._others.slots.stop:
+            return np.empty(0, np.int64), np.empty(0, np.int32)
+        claims = self._read("index_slot", part)
+        claimants = _in_slice(claims, self._others.slots)
+        return claimants, claims[claimants]
 
     def _read(self, name: str, part: slice) -> NDArray[Any]:
         return self._sections.read(f"block.{name}", part.stop - part.start, start=part.start, buffer=f"piece.{name}")
