@@ -35,15 +35,15 @@ the stamps of blocks and slots; every histogram and what is read only for one (f
 request, step phases, the allocator's stopwatch); the rings of events, ended requests and per-second peaks. On in both:
 pool, tables, prefix index, the other records of blocks and requests, publications, gauges, counters (the seconds spent
 on sharing among them), and the step's readings of the clock. Both run the same requests step by step, in windows that
-swap their order from one to the next, and must have drawn the same tokens at the end."""
+swap their order from one to the next, and must have drawn the same tokens at the end;
+several pairs of them one after the other, since where an engine's memory lies decides more than the instrument does."""
 HOW_TOKENS = f"""The embedded model at its defaults and {SEQUENCES} sequences of {SERVING.prompt_tokens[0]} to
 {SERVING.prompt_tokens[1]} prompt and {SERVING.output_tokens} output tokens, each followed by another when it ends.
 A window is one step of each engine: the same tokens, so their rates are as their times. The times are the process's
 processor time, all threads, since the instrument waits for nothing and other processes share the machine; the same
 by wall time is among the quantities. {_OFF}"""
 HOW_STEP = f"""A control step, as in the row `control`, with a compute that does nothing: processor time of its
-thread, in windows of {STEPS_PER_WINDOW} steps of each engine; {TWINS} pairs of engines
-one after the other, of {WINDOWS} windows each, so that no endless sequence reaches its end. {_OFF}"""
+thread, in windows of {STEPS_PER_WINDOW} steps of each engine. {_OFF}"""
 
 
 def embedded(config: EngineConfig) -> Computing:
@@ -79,15 +79,16 @@ class Twins:
     off: SteadyEngine
 
     @classmethod
-    def start(cls, directory: Path, load: Load, opened: Open, stack: ExitStack) -> Twins:
-        """Both, with a full running set; `stack` closes them."""
-        engines = []
-        for name, build in ((ON, engine), (OFF, bare_engine)):
+    def start(cls, directory: Path, load: Load, opened: Open, stack: ExitStack, *, off_first: bool = False) -> Twins:
+        """Both, with a full running set; `stack` closes them. Where memory comes to lie depends on who starts first."""
+        engines: dict[str, SteadyEngine] = {}
+        builds = ((ON, engine), (OFF, bare_engine))
+        for name, build in builds[::-1] if off_first else builds:
             place = directory / name
             place.mkdir(mode=0o2750)
-            engines.append(SteadyEngine(place, sequences=SEQUENCES, load=load, open_compute=opened, build=build))
-            stack.callback(engines[-1].close)
-        return cls(*engines)
+            engines[name] = SteadyEngine(place, sequences=SEQUENCES, load=load, open_compute=opened, build=build)
+            stack.callback(engines[name].close)
+        return cls(engines[ON], engines[OFF])
 
     def race(self, rounds: Iterable[int], steps: int, clock_ns: Callable[[], int]) -> Race:
         """Microseconds per step of both. Raises `BenchError` if they did not do the same."""
@@ -124,10 +125,20 @@ def measure(effort: Effort) -> list[Result]:
     return [_with_model(effort), *(_without_compute(effort, *case) for case in CASES)]
 
 
+def _races(effort: Effort, load: Load, opened: Open, *, steps: int, clock_ns: Callable[[], int]) -> Race:
+    """The windows of several pairs of engines, one pair after the other, each in turn started in the other order."""
+    rounds = effort.rounds(full=TWINS * WINDOWS, quick=TWINS * QUICK_WINDOWS)
+    races = []
+    for number in range(TWINS):
+        with ledger_directory() as directory, ExitStack() as stack:
+            twins = Twins.start(directory, load, opened, stack, off_first=number % 2 == 1)
+            part = islice(rounds, effort.choose(full=WINDOWS, quick=QUICK_WINDOWS))
+            races.append(twins.race(part, steps, clock_ns))
+    return reduce(Race.and_then, races)
+
+
 def _with_model(effort: Effort) -> Result:
-    with ledger_directory() as directory, ExitStack() as stack:
-        twins = Twins.start(directory, SERVING, embedded, stack)
-        race = twins.race(effort.rounds(full=2500, quick=60), 1, time.process_time_ns)
+    race = _races(effort, SERVING, embedded, steps=1, clock_ns=time.process_time_ns)
     tokens = SEQUENCES * 1e6
     return Result(
         row=NAME,
@@ -147,14 +158,7 @@ def _with_model(effort: Effort) -> Result:
 
 
 def _without_compute(effort: Effort, name: str, load: Load, bar: Bar | None) -> Result:
-    rounds = effort.rounds(full=TWINS * WINDOWS, quick=TWINS * QUICK_WINDOWS)
-    races = []
-    for _ in range(TWINS):
-        with ledger_directory() as directory, ExitStack() as stack:
-            twins = Twins.start(directory, load, no_compute, stack)
-            part = islice(rounds, effort.choose(full=WINDOWS, quick=QUICK_WINDOWS))
-            races.append(twins.race(part, STEPS_PER_WINDOW, time.thread_time_ns))
-    race = reduce(Race.and_then, races)
+    race = _races(effort, load, no_compute, steps=STEPS_PER_WINDOW, clock_ns=time.thread_time_ns)
     return Result(
         row=NAME,
         name=f"what the instrument adds to a control step, {name}, share of the step",
