@@ -207,7 +207,7 @@ def test_many_wrong_pointers_are_named_each_time_and_nothing_else(
 
 def test_an_index_built_anew_in_an_open_publication_is_not_remembered_as_wrong(large: Large) -> None:
     large.ledger.begin()
-    large.toy.stamp(np.arange(600))
+    large.ledger.stamp(np.arange(600))
     large.ledger.index.block[:] = -1
     for _ in range(parts.AUDITS_PER_ROUND):
         assert suspects(large.reader.audit()) == []
