@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,8 @@ from bench.result import Bar, Quantity, Result, Sense
 from bench.steady import ENDLESS, Load, Open, SteadyEngine, engine, no_compute
 from bench.tmpfs import ledger_directory
 from bench.uninstrumented import bare_engine
+from kvledger.views import I32
+from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.computes import Computing, ModelOptions, open_compute
 from kvledger_engine.config import EngineConfig
 
@@ -29,14 +31,16 @@ TWINS, WINDOWS, QUICK_WINDOWS, STEPS_PER_WINDOW = 6, 300, 20, 10
 THROUGHPUT_BAR, STEP_BAR = Bar(Sense.AT_LEAST, 0.99), Bar(Sense.AT_MOST, 5.0)
 SERVING = Load(prompt_tokens=(64, 128), max_model_len_tokens=512, output_tokens=256)
 ON, OFF = "on", "off"
+_BLOCK_FIELDS = ("table_blocks", "copy_source", "copy_target")
 _OFF = """Off is the same engine over a file of its own, with these parts replaced by ones that do nothing
 (`bench/uninstrumented.py`): the wait queue's clocks, the tenants' block-second clocks and the blocks' share clocks;
 the stamps of blocks and slots; every histogram and what is read only for one (first block, first and last token of a
 request, step phases, the allocator's stopwatch); the rings of events, ended requests and per-second peaks. On in both:
 pool, tables, prefix index, the other records of blocks and requests, publications, gauges, counters (the seconds spent
 on sharing among them), and the step's readings of the clock. Both run the same requests step by step, in windows that
-swap their order from one to the next, and must have drawn the same tokens at the end;
-several pairs of them one after the other, since where an engine's memory lies decides more than the instrument does."""
+swap their order from one to the next, and must have drawn the same tokens at the end. They share one compute, each
+with a half of its blocks: two models side by side differ by where their memory lies, and by more than the instrument
+costs. Several pairs of engines run one after the other, started in turns in one order and the other."""
 HOW_TOKENS = f"""The embedded model at its defaults and {SEQUENCES} sequences of {SERVING.prompt_tokens[0]} to
 {SERVING.prompt_tokens[1]} prompt and {SERVING.output_tokens} output tokens, each followed by another when it ends.
 A window is one step of each engine: the same tokens, so their rates are as their times. The times are the process's
@@ -49,6 +53,36 @@ thread, in windows of {STEPS_PER_WINDOW} steps of each engine. {_OFF}"""
 def embedded(config: EngineConfig) -> Computing:
     """The model an engine has by default."""
     return open_compute(config, ModelOptions())
+
+
+class _Half:
+    """A compute that works on half of another's blocks, those from `first_block` on."""
+
+    def __init__(self, whole: Compute, first_block: int) -> None:
+        self._whole, self._first_block = whole, np.int32(first_block)
+
+    def execute(self, batch: Batch) -> I32:
+        """See `Compute.execute`."""
+        moved = {name: getattr(batch, name) + self._first_block for name in _BLOCK_FIELDS}
+        return self._whole.execute(replace(batch, **moved))
+
+
+class Halves:
+    """One compute for both engines: the same weights and working memory, and a half of its blocks for each."""
+
+    def __init__(self, opened: Open) -> None:
+        self._opened = opened
+        self._whole: Computing | None = None
+        self._given = 0
+
+    def __call__(self, config: EngineConfig) -> Computing:
+        """The next half, for an engine of this configuration."""
+        blocks = config.capacity_blocks
+        if self._whole is None:
+            self._whole = self._opened(replace(config, capacity_blocks=2 * blocks))
+        half = _Half(self._whole.compute, self._given * blocks)
+        self._given += 1
+        return replace(self._whole, config=replace(self._whole.config, capacity_blocks=blocks), compute=half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +116,11 @@ class Twins:
     def start(cls, directory: Path, load: Load, opened: Open, stack: ExitStack, *, off_first: bool = False) -> Twins:
         """Both, with a full running set; `stack` closes them. Where memory comes to lie depends on who starts first."""
         engines: dict[str, SteadyEngine] = {}
-        builds = ((ON, engine), (OFF, bare_engine))
+        builds, halves = ((ON, engine), (OFF, bare_engine)), Halves(opened)
         for name, build in builds[::-1] if off_first else builds:
             place = directory / name
             place.mkdir(mode=0o2750)
-            engines[name] = SteadyEngine(place, sequences=SEQUENCES, load=load, open_compute=opened, build=build)
+            engines[name] = SteadyEngine(place, sequences=SEQUENCES, load=load, open_compute=halves, build=build)
             stack.callback(engines[name].close)
         return cls(engines[ON], engines[OFF])
 

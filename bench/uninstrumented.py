@@ -90,7 +90,7 @@ class _BareLedger(Ledger):
     ) -> None:
         """Forget."""
 
-    def summaries(self, records: NDArray[Any]) -> None:
+    def summary(self, record: tuple[Any, ...]) -> None:
         """Forget."""
 
 
@@ -160,11 +160,11 @@ class _BareProgress(Progress):
 
 
 class _BareEnding(Ending):
-    def _observe(self, group: Ids, reason: FinishReason) -> None:
-        np.add.at(self._ended[reason], self._slots.tenant[group], 1)
+    def _observe(self, slot: int, reason: FinishReason) -> None:
+        self._ended[reason][self._slots.tenant.item(slot)] += 1
 
-    def _summaries(self, group: Ids, released: I32) -> NDArray[Any]:
-        return np.empty(0)
+    def _summary(self, slot: int, released_blocks: int) -> tuple[Any, ...]:
+        return ()
 
 
 def _observe_nothing(*_: object) -> None:

@@ -89,6 +89,7 @@ SUMMARY = np.dtype(
         ("id_head", "S40"), ("id_tail", "S16"),
     ]
 )  # fmt: skip
+SUMMARY_FIELDS = SUMMARY.names or ()
 PEAK = np.dtype([("second", "<i8"), ("active_blocks", "<i4"), ("used_blocks", "<i4")])
 """One second of the ledger clock (`second` = now_ns // 1e9) and the most blocks active, and active + cached, in it."""
 

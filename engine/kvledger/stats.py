@@ -148,11 +148,11 @@ def _inside(raw: Any, width: int, size: int) -> int:
 class Histogram:
     """A writer's handle on one histogram: an observation is two element stores."""
 
-    __slots__ = ("_array", "_bounds", "_index", "_sum", "_values")
+    __slots__ = ("_array", "_bounds", "_edges", "_index", "_sum", "_values")
 
     def __init__(self, values: memoryview[float], array: NDArray[np.float64], span: HistogramSpan) -> None:
         self._values, self._array, self._index = values, array, span.index
-        self._bounds = list(span.bounds)
+        self._bounds, self._edges = list(span.bounds), np.array(span.bounds)
         self._sum = span.index + len(span.bounds) + 1
 
     def observe(self, value: float, count: int = 1) -> None:
@@ -168,7 +168,7 @@ class Histogram:
                 self.observe(value)
             return
         width = len(self._bounds) + 1
-        bins = np.bincount(np.searchsorted(self._bounds, values, side="left"), minlength=width)
+        bins = np.bincount(self._edges.searchsorted(values), minlength=width)
         self._array[self._index : self._index + width] += bins
         self._array[self._sum] += values.sum()
 

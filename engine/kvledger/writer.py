@@ -35,7 +35,6 @@ _PUBLISHED, _WRITING = CONTROL_INDEX["published_seq"], CONTROL_INDEX["writing_se
 _STATS_INDEX, _IDLE_SINCE = CONTROL_INDEX["stats_index"], CONTROL_INDEX["idle_since_ns"]
 _PUBLISHED_GAUGES = ("seq", "clock_ns", "monotonic_ns", "wall_ns", "idle", "active_blocks", "cached_blocks")
 _NS_PER_SECOND = 1_000_000_000
-_CLOCK_LAG_NS = 10_000_000  # the most by which block-seconds may be older than their publication while there is work
 _FEW_TENANTS, _FEW_COLUMNS = 8, 16  # so many are handled faster one by one than as an array
 
 
@@ -173,8 +172,7 @@ class Ledger:
         """Close the publication: clocks, peaks and stats become visible, then its number."""
         self.now_ns = now = self.clock.now_ns()
         values, words = self.stats.values, self._words
-        if idle or now - self._advanced_ns >= _CLOCK_LAG_NS:
-            self._advance_block_seconds(now)
+        self._advance_block_seconds(now)
         seq, clock, monotonic, wall, idle_gauge, active, cached = self._gauge_indices
         held, used = values[active], values[active] + values[cached]
         if held > self._peak_active or used > self._peak_used or now >= self._peak_until_ns:
@@ -265,9 +263,9 @@ class Ledger:
         records["blocks"], records["event"], records["detail"] = blocks, int(event), detail
         self._events.append(records)
 
-    def summaries(self, records: NDArray[Any]) -> None:
-        """Append summaries (dtype `layout.SUMMARY`) of requests that ended."""
-        self._summaries.append(records)
+    def summary(self, record: tuple[Any, ...]) -> None:
+        """Append the summary of a request that ended: the fields of `layout.SUMMARY` in order."""
+        self._summaries.append_one(record)
 
     # -- tenants --------------------------------------------------------------------------------------------------
 

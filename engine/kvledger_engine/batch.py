@@ -104,7 +104,7 @@ class Rows:
         )
 
 
-def ragged_positions(starts: I32, counts: I32) -> I64:
+def ragged_positions(starts: I32 | I64, counts: I32 | I64) -> I64:
     """starts[i], starts[i] + 1, … for counts[i] positions of every row, row after row."""
     ends = np.cumsum(counts, dtype=np.int64)
     positions: I64 = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)

@@ -5,26 +5,24 @@ Owns nothing. Whoever calls it has taken the sequence out of the wait queue, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.layout import SUMMARY
+from kvledger.layout import SUMMARY, SUMMARY_FIELDS
 from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
-from kvledger_engine.evict import Ids
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, Token
 from kvledger_engine.request import RequestTable
 
 _NS_PER_SECOND = 1e9
-_COPIED = (
-    "serial", "parent_serial", "id_hash", "arrived_ns", "first_block_ns", "first_token_ns", "block_seconds",
-    "wait_seconds", "prompt_tokens", "output_tokens", "hit_tokens", "peak_blocks", "preemptions", "tenant",
-    "finish_reason", "cancel_cause", "request_class", "id_head", "id_tail",
-)  # fmt: skip
+_COLUMNS = {"finished_ns": "finishing_ns"}
+"""The request slot's name of a summary's field, where it is another one."""
+_RELEASED_BLOCKS = SUMMARY_FIELDS.index("released_blocks")
 
 
 class Ending:
@@ -33,7 +31,7 @@ class Ending:
     def __init__(self, ledger: Ledger, requests: RequestTable, cache: KvCache) -> None:
         self._ledger, self._slots, self._requests, self._cache = ledger, ledger.slots, requests, cache
         self.outbox: list[Token | Finished] = []
-        self._copied = [(name, getattr(self._slots, name)) for name in _COPIED]
+        self._fields = [self._field(name) for name in SUMMARY_FIELDS]
         stats = ledger.stats
         self._values = stats.values
         self._ended = [stats.tenant_counter("requests_total", finish_reason=reason.word) for reason in FinishReason]
@@ -68,8 +66,9 @@ class Ending:
         self._ledger.events(Event.FINISHED, serials, blocks=held, detail=reason)
         released = self._give_back(group, release, since_ns or now_ns)
         self._ledger.events(Event.RELEASED, serials, blocks=released, detail=release)
-        self._observe(at, reason)
-        self._ledger.summaries(self._summaries(at, released))
+        for slot, blocks in zip(group.tolist(), released.tolist(), strict=True):
+            self._observe(slot, reason)
+            self._ledger.summary(self._summary(slot, blocks))
         self._tell(group, reason)
         self._requests.close(group)
 
@@ -82,24 +81,30 @@ class Ending:
             self._release[release].observe(max(0, clock.now_ns() - since_ns) / _NS_PER_SECOND)
         return released
 
-    def _observe(self, group: Ids, reason: FinishReason) -> None:
+    def _observe(self, slot: int, reason: FinishReason) -> None:
         slots = self._slots
-        np.add.at(self._ended[reason], slots.tenant[group], 1)
-        seconds = (slots.finishing_ns[group] - slots.arrived_ns[group]) / _NS_PER_SECOND
-        self._duration[reason].observe_many(seconds)
-        self._peak.observe_many(slots.peak_blocks[group].astype(np.float64))
-        self._prompt.observe_many(slots.prompt_tokens[group].astype(np.float64))
-        self._generation.observe_many(slots.output_tokens[group].astype(np.float64))
+        self._ended[reason][slots.tenant.item(slot)] += 1
+        self._duration[reason].observe((slots.finishing_ns.item(slot) - slots.arrived_ns.item(slot)) / _NS_PER_SECOND)
+        self._peak.observe(slots.peak_blocks.item(slot))
+        self._prompt.observe(slots.prompt_tokens.item(slot))
+        self._generation.observe(slots.output_tokens.item(slot))
 
-    def _summaries(self, group: Ids, released: I32) -> NDArray[Any]:
-        records = np.zeros(len(group), SUMMARY)
-        for name, column in self._copied:
-            records[name] = column[group]
-        records["seq"] = self._ledger.seq
-        records["finished_ns"] = self._slots.finishing_ns[group]
-        records["released_ns"] = self._ledger.clock.now_ns()
-        records["released_blocks"] = released
-        return records
+    def _summary(self, slot: int, released_blocks: int) -> tuple[Any, ...]:
+        fields = [field(slot) for field in self._fields]
+        fields[_RELEASED_BLOCKS] = released_blocks
+        return tuple(fields)
+
+    def _field(self, name: str) -> Callable[[int], Any]:
+        """What reads a summary's field from a request slot. Element reads: most ends come one by one."""
+        if name == "seq":
+            return lambda _: self._ledger.seq
+        if name == "released_ns":
+            return lambda _: self._ledger.clock.now_ns()
+        column: NDArray[Any] | None = getattr(self._slots, _COLUMNS.get(name, name), None)
+        if column is None:
+            nothing = np.zeros((), SUMMARY[name])[()]
+            return lambda _: nothing
+        return column.item if column.ndim == 1 else column.__getitem__
 
     def _tell(self, group: I32, reason: FinishReason) -> None:
         slots, requests = self._slots, self._requests

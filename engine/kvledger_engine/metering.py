@@ -67,8 +67,10 @@ class Metering:
         held = (self._ledger.now_ns - since) / _NS_PER_SECOND
         others = self._blocks.ref_count[blocks] >= 2
         shared = others | (self._blocks.owner[blocks] != self._slots.serial[slot])
-        self._alone.observe_many(held[~shared])
-        self._shared.observe_many(held[shared])
+        if shared.any():
+            self._shared.observe_many(held[shared])
+            held = held[~shared]
+        self._alone.observe_many(held)
         if cause is ReleaseCause.PREEMPTION:
             kept = int(np.count_nonzero(others | (self._blocks.index_slot[blocks] >= 0)))
             self._values[self._kept] += kept

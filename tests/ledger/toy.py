@@ -237,7 +237,7 @@ class Toy:
         self.ledger.event(Event.FINISHED, serial)
         record = np.zeros(1, SUMMARY)
         record["serial"], record["seq"] = serial, self.ledger.seq
-        self.ledger.summaries(record)
+        self.ledger.summary(tuple(record[0]))
 
     # -- pins ---------------------------------------------------------------------------------------------------------
 

@@ -45,8 +45,8 @@ class UpSettings:
     def pool_scales(self) -> str:
         """The engine's sizes in words."""
         return (
-            f"model {self.model}, {self.blocks:,} blocks of {self.block_size_tokens} tokens, context limit {self.max_model_len_tokens:,}, "
-            f"at most {self.max_num_seqs} sequences; a step takes {self.step_time}"
+            f"model {self.model}, {self.blocks:,} blocks of {self.block_size_tokens} tokens, context limit "
+            f"{self.max_model_len_tokens:,}, at most {self.max_num_seqs} sequences; a step takes {self.step_time}"
         )
 
     def load_scales(self, trace: Path | None, profile: str | None) -> str:

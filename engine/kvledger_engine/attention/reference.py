@@ -52,5 +52,5 @@ def _attend_tile(query: Tensor, keys: Tensor, values: Tensor, tile: Tile, gather
         cells.unflatten(1, (segments, -1)).transpose(0, 1) for cells in gather(keys, values, tile.slots)
     )
     attended = scaled_dot_product_attention(folded, seen_keys, seen_values, attn_mask=tile.mask)
-    unfolded = attended.unflatten(2, (grouped.shape[3], -1)).permute(0, 3, 1, 2, 4)
-    return unfolded.flatten(2, 3).flatten(0, 1)
+    unfolded: Tensor = attended.unflatten(2, (grouped.shape[3], -1)).permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
+    return unfolded
