@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.clock import VirtualClock
-from kvledger.layout import CONTROL_INDEX, SUMMARY
+from kvledger.layout import CONTROL_INDEX, SUMMARY, SUMMARY_FIELDS
 from kvledger.limits import Limits
 from kvledger.reader import Reader
 from kvledger.snapshot import ReadStatus
