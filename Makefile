@@ -19,9 +19,10 @@ install: $(INSTALLED) ## create .venv with everything the other targets need
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else f"kvledger needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' --group dev
+	@echo "installing into .venv (a few minutes, most of them torch)" >&2
+	@$(PYTHON) -m venv .venv >&2
+	@$(BIN)/python -m pip install --quiet --upgrade pip >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' --group dev >&2
 	@touch $@
 
 # promtool checks the exposed page. It is a Debian package; RUNLEVEL=1 keeps its service from being started.

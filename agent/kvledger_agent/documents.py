@@ -63,6 +63,8 @@ def findings_document(observation: Observation) -> dict[str, Any]:
         "findings": plain(observation.findings),
         "invariant_violations": plain(observation.violations),
         "undecided": observation.undecided,
+        "in_doubt": observation.in_doubt,
+        "grace_seconds": observation.grace_seconds,
     }
 
 

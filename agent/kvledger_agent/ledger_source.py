@@ -105,6 +105,7 @@ class LedgerSource:
             findings=findings,
             violations=dict(self._violations.lasting),
             undecided=undecided,
+            grace_seconds=grace_of(sample).seconds,
             verdict=verdict_of(sample, findings, self._violations.lasting, undecided=undecided),
         )
 

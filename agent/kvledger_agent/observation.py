@@ -198,7 +198,8 @@ class VerdictView:
 class Observation:
     """One engine's sample. `violations` maps an invariant to how far it is lastingly off (0: it holds).
 
-    `undecided` counts contradictions that have not lasted for the grace yet; most often they never do.
+    `undecided` counts contradictions that have not lasted for the grace of `grace_seconds` yet; most often they never
+    do.
     """
 
     identity: Identity
@@ -212,6 +213,7 @@ class Observation:
     findings: tuple[Finding, ...] | None = None
     violations: Mapping[str, float] | None = None
     undecided: int | None = None
+    grace_seconds: float | None = None
     verdict: VerdictView | None = None
 
     @property

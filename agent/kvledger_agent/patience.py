@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from kvledger_agent.grace import SAMPLES
 from kvledger_agent.observation import Observation
 
 INTERVAL_SECONDS = 1.0
-MOST_LOOKS = 30
+SPARE_LOOKS = 5
+"""More than the grace has: time does not count while an engine is between two publications."""
+MOST_LOOKS = 150
 
 
 def look_until_decided(look: Callable[[], Iterable[Observation]]) -> tuple[Observation, ...]:
     """The observations of the last look. Looks again, a second apart, while an engine that lives is under suspicion.
 
-    A frozen engine decides nothing, and an engine with a very long step may take longer than the looks there are: then
-    the observation is still `in_doubt`, which no caller may call sound.
+    It looks as long as the engines' grace lasts, which their slowest steps decide. A frozen engine decides nothing, and
+    nobody waits for more than `MOST_LOOKS`: then the observation is still `in_doubt`, which no caller may call sound.
     """
-    for number in range(MOST_LOOKS):
-        seen = tuple(look())
-        suspicions = sum(observation.undecided or 0 for observation in seen if _is_open(observation))
-        if not suspicions:
-            break
-        if number == 0:
-            _say_why_it_takes_long(suspicions)
-        time.sleep(INTERVAL_SECONDS)
+    seen = tuple(look())
+    if doubtful := [observation for observation in seen if _is_open(observation)]:
+        left = looks_needed(doubtful)
+        _say_why_it_takes_long(doubtful, left)
+        while left > 0 and any(map(_is_open, seen)):
+            time.sleep(INTERVAL_SECONDS)
+            seen = tuple(look())
+            left -= 1
     return seen
 
 
-def _say_why_it_takes_long(suspicions: int) -> None:
-    """For whoever sits at the terminal: a silent command looks like one that hangs."""
-    if sys.stderr.isatty():
-        most = MOST_LOOKS * INTERVAL_SECONDS
-        print(f"watching {suspicions} suspicions for up to {most:g} s …", file=sys.stderr, flush=True)
+def looks_needed(doubtful: Sequence[Observation]) -> int:
+    """How many further looks decide about engines under suspicion."""
+    grace_seconds = max(observation.grace_seconds or 0.0 for observation in doubtful)
+    return min(MOST_LOOKS, SAMPLES + SPARE_LOOKS + math.ceil(grace_seconds / INTERVAL_SECONDS))
+
+
+def _say_why_it_takes_long(doubtful: Sequence[Observation], looks: int) -> None:
+    """A silent command looks like one that hangs. On stderr, so that no document is spoilt."""
+    count = sum(observation.undecided or 0 for observation in doubtful)
+    names = ", ".join(observation.identity.key for observation in doubtful)
+    said = (
+        f"{names}: {count} suspicions, watched for up to {looks * INTERVAL_SECONDS:g} s before they are findings. "
+        "A recording is judged at once: kvledger snapshot FILE --save RECORDING; kvledger snapshot RECORDING"
+    )
+    print(said, file=sys.stderr, flush=True)
 
 
 def _is_open(observation: Observation) -> bool:

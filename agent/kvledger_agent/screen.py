@@ -44,9 +44,8 @@ def _verdict(observation: Observation) -> Text:
     if view is None:
         return Text(UNKNOWN)
     action = "" if view.action.word == "none" else f"  → {view.action.word}"
-    return Text.assemble(
-        (view.verdict.word, f"bold {_VERDICT_STYLE.get(view.verdict.word, 'yellow')}"), f"{action}  {view.evidence}"
-    )
+    word = "in doubt" if observation.in_doubt and view.verdict.word == "healthy" else view.verdict.word
+    return Text.assemble((word, f"bold {_VERDICT_STYLE.get(word, 'yellow')}"), f"{action}  {view.evidence}")
 
 
 def _numbers(observation: Observation) -> Table:

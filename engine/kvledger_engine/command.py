@@ -105,7 +105,9 @@ async def _serve(options: CoreOptions, listening: socket.socket, *, as_json: boo
             signals = _watch_signals()
             async with _listening(bridge, listening):
                 _print_ready(bridge, listening, core.pid, as_json=as_json)
+                died = asyncio.create_task(_say_that_it_died(bridge, core))
                 await _until_stopped(bridge, signals, options.drain_timeout_seconds)
+                died.cancel()
         finally:
             await bridge.disconnect()
     finally:
@@ -149,6 +151,14 @@ async def _until_stopped(bridge: Bridge, signals: asyncio.Queue[None], drain_tim
         logger.error("core=stuck action=kill")
     finally:
         second.cancel()
+
+
+async def _say_that_it_died(bridge: Bridge, core: subprocess.Popen[bytes]) -> None:
+    """One line when the core ends badly and nobody asked it to. We go on: somebody has to tell the clients."""
+    await bridge.ended.wait()
+    code = await asyncio.to_thread(core.wait)
+    if code and not bridge.draining:
+        logger.error("core=ended pid=%d exit_code=%d answering=503 remedy=start_this_command_again", core.pid, code)
 
 
 async def _cancel_on(signals: asyncio.Queue[None], bridge: Bridge) -> None:

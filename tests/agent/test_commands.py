@@ -12,10 +12,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kvledger.errors import BadTarget, LedgerUnreadable
 from kvledger.reader import Reader
@@ -26,8 +28,10 @@ from kvledger_agent.command import Command
 from kvledger_agent.commands import agent, snapshot, status
 from kvledger_agent.errors import UsageError
 from kvledger_agent.one_ledger import NoLedger
+from kvledger_agent.screen import engine_panel
 from kvledger_agent.tables import instant_text
 from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
+from tests.agent.rig import ToyWatch
 from tests.ledger.toy import toy_limits
 
 CHILDREN = "tests.agent.children"
@@ -265,6 +269,44 @@ def test_a_frozen_engine_is_frozen_in_its_recording_for_as_long_as_it_was_then(
 
 
 @needs_tmpfs
+@needs_tmpfs
+def test_of_several_starts_of_one_engine_snapshot_takes_the_last_and_of_several_engines_none(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.create(memory, toy_limits(engine="twice")):
+        pass
+    spawn(CHILDREN, "scene", memory)
+    with Ledger.create(memory, toy_limits(engine="twice")):
+        pass
+    starts = sorted(memory.glob("twice.*.kvledger"))
+    assert len(starts) == 2
+    assert run(snapshot.COMMAND, "--json", *starts) == 0
+    assert document(capsys)["epoch"] == 2
+    with pytest.raises(UsageError, match="several engines"):
+        run(snapshot.COMMAND, *memory.glob("*.kvledger"))
+
+
+@needs_tmpfs
+def test_agent_once_as_json_prints_every_engines_snapshot(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "scene", memory)
+    assert run(agent.COMMAND, "--once", "--json", "--directory", memory) == 0
+    (found,) = document(capsys)["engines"]
+    assert (found["id"], found["in_doubt"]) == ("golden:0", False)
+
+
+@needs_tmpfs
+def test_an_engine_under_suspicion_is_in_doubt_on_the_screen_and_never_healthy() -> None:
+    watch = ToyWatch()
+    watch.skip_free(watch.admit(2))
+    output = Console(width=120, file=StringIO())
+    output.print(engine_panel(watch.look()))
+    screen = output.file.getvalue()  # type: ignore[attr-defined]
+    assert "in doubt" in screen
+    assert "healthy" not in screen
+
+
 def test_snapshot_without_requests_prints_no_table_of_them(memory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = Ledger.create(memory, toy_limits(), allow_disk=True)
     ledger.publish_now(idle=True)

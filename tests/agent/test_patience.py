@@ -1,31 +1,21 @@
-"""Looking again while a suspicion is open, and saying so to whoever waits at a terminal."""
+"""Looking again while a suspicion is open, for as long as the grace lasts, and saying so to whoever waits."""
 
 from __future__ import annotations
 
-import os
-import sys
+import dataclasses
 
 import pytest
 
 from kvledger_agent import patience
-from kvledger_agent.patience import look_until_decided
+from kvledger_agent.observation import Observation
+from kvledger_agent.patience import MOST_LOOKS, look_until_decided, looks_needed
 from tests.agent.rig import ToyWatch
 
 
-def said_on(terminal: bool, watch: ToyWatch, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the looks say on stderr, a real terminal or a pipe."""
-    reader, writer = os.openpty() if terminal else os.pipe()
+@pytest.fixture(autouse=True)
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks follow each other at once; the engine's own clock is the toy's."""
     monkeypatch.setattr(patience, "INTERVAL_SECONDS", 0.01)
-    with os.fdopen(writer, "w") as stderr, monkeypatch.context() as patched:
-        patched.setattr(sys, "stderr", stderr)
-        (observation,) = look_until_decided(lambda: (watch.look(),))
-        assert not observation.in_doubt
-        print("end", file=stderr, flush=True)
-        said = ""
-        while "end" not in said:
-            said += os.read(reader, 4096).decode()
-    os.close(reader)
-    return said
 
 
 def suspicious() -> ToyWatch:
@@ -34,12 +24,40 @@ def suspicious() -> ToyWatch:
     return watch
 
 
-def test_at_a_terminal_the_watching_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = said_on(True, suspicious(), monkeypatch).splitlines()
+def test_a_suspicion_is_watched_until_it_is_decided_and_that_is_said_once_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = suspicious()
+    (observation,) = look_until_decided(lambda: (watch.look(),))
+    assert not observation.in_doubt
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert "2 suspicions" in line
+    assert "--save RECORDING" in line
 
-    assert said == ["watching 2 suspicions for up to 0.3 s …", "end"]
+
+def test_of_a_sound_engine_nothing_is_said_and_one_look_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    watch, looks = ToyWatch(), list[Observation]()
+
+    def look() -> list[Observation]:
+        looks.append(watch.look())
+        return looks[-1:]
+
+    look_until_decided(look)
+    assert len(looks) == 1
+    assert capsys.readouterr().err == ""
 
 
-def test_to_a_pipe_and_of_a_sound_engine_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said_on(False, suspicious(), monkeypatch) == "end\n"
-    assert said_on(True, ToyWatch(), monkeypatch).splitlines() == ["end"]
+def test_an_engine_with_slow_steps_is_watched_for_its_longer_grace_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "INTERVAL_SECONDS", 1.0)
+    observation = suspicious().look()
+    assert observation.in_doubt
+
+    def looks(grace_seconds: float) -> int:
+        return looks_needed([dataclasses.replace(observation, grace_seconds=grace_seconds)])
+
+    assert looks(51.0) > 51
+    assert looks(2.0) < looks(51.0) < looks(1e9) == MOST_LOOKS

@@ -15,8 +15,9 @@ from typing import Any
 from aiohttp import web
 
 from kvledger_agent.agent import Agent
-from kvledger_agent.command import add_json_flag
+from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.config import AGENT_PREFIX, DIRECTORY_VARIABLE, AgentConfig, default_directory, resolve
+from kvledger_agent.documents import snapshot_document
 from kvledger_agent.errors import AgentError
 from kvledger_agent.http import make_app
 
@@ -55,7 +56,11 @@ class AgentCommand:
         )
         for name, kind, text in known:
             parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
-        parser.add_argument("--once", action="store_true", help="sample once, print the metrics page and exit")
+        parser.add_argument(
+            "--once",
+            action="store_true",
+            help="sample once, print the metrics page, or with --json every engine's snapshot document, and exit",
+        )
         parser.epilog = f"Every setting has a variable, too: {AGENT_PREFIX}PORT and so on."
 
     def run(self, args: argparse.Namespace) -> int:
@@ -65,13 +70,20 @@ class AgentCommand:
         with closing(Agent(config)) as agent:
             if args.once:
                 agent.sample_once()
-                sys.stdout.write(agent.metrics_text())
+                _print_once(agent, as_json=args.json)
                 return 0
             asyncio.run(_serve(agent, as_json=args.json))
         return 0
 
 
 COMMAND = AgentCommand()
+
+
+def _print_once(agent: Agent, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"engines": [snapshot_document(observation) for observation in agent.fleet.observations]})
+    else:
+        sys.stdout.write(agent.metrics_text())
 
 
 async def _serve(agent: Agent, *, as_json: bool) -> None:

@@ -32,7 +32,12 @@ class SnapshotCommand:
         """Add the file, how to print it, and where to save it."""
         add_json_flag(parser)
         parser.add_argument(
-            "file", type=Path, metavar="FILE", help="the ledger: ENGINE.RANK.EPOCH.kvledger, or a recording of one"
+            "files",
+            type=Path,
+            nargs="+",
+            metavar="FILE",
+            help="the ledger: ENGINE.RANK.EPOCH.kvledger, or a recording of one; of several the newest is taken, so "
+            "that ENGINE.RANK.*.kvledger names an engine's latest start",
         )
         parser.add_argument(
             "--save",
@@ -54,7 +59,7 @@ class SnapshotCommand:
         """
         if args.force and args.save is None:
             raise UsageError("--force replaces an earlier recording: say which with --save")
-        with closing(open_ledger(args.file)) as source:
+        with closing(open_ledger(newest(args.files))) as source:
             if args.save is not None:
                 _print_saved(record(source.reader, args.save, force=args.force), as_json=args.json)
                 return 0
@@ -66,6 +71,14 @@ class SnapshotCommand:
             else:
                 _show(observation, request_rows(sample, audit))
         return int(observation.has_findings or observation.in_doubt)
+
+
+def newest(files: Sequence[Path]) -> Path:
+    """The one file, or that of the last start of one engine. Raises `UsageError` for files of several engines."""
+    starts = {file: file.name.rsplit(".", 2) for file in files}
+    if len(files) > 1 and len({(file.parent, *parts[:1]) for file, parts in starts.items()}) > 1:
+        raise UsageError(f"{len(files)} files of several engines: name one of them, or use kvledger status")
+    return max(files, key=lambda file: file.name)
 
 
 def _show(observation: Observation, rows: Sequence[RequestRow]) -> None:

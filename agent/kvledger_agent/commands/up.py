@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import shutil
+import os
 import signal
 import sys
 import time
@@ -21,7 +21,7 @@ from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.profiles import PROFILES
 from kvledger_agent.up.page import Page
-from kvledger_agent.up.settings import UpSettings, find_trace
+from kvledger_agent.up.settings import AGENT_PORT, ENGINE_PORT, UpSettings, find_trace
 from kvledger_agent.up.stack import Stack
 from kvledger_agent.up.summary import UpSummary, Watch, problems_of, render, waits_of
 
@@ -88,6 +88,14 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _command() -> str:
+    """This command as another terminal can call it: make's has no virtual environment of ours on its path."""
+    script = Path(sys.argv[0])
+    if script.name != "kvledger":
+        return f"{sys.executable} -m kvledger_agent"
+    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
+
+
 class _Run:
     """One run of a started stack: load, watch, drain, sum up."""
 
@@ -111,15 +119,17 @@ class _Run:
 
     def _announce(self) -> None:
         stack = self._stack
-        command = Path(sys.argv[0]).name if shutil.which("kvledger") else sys.argv[0]
         lines = (
             f"engine  {stack.engine_url}/v1/completions",
             f"agent   {stack.agent_url}/metrics  {stack.agent_url}/v1/engines",
             f"load    {stack.settings.load_scales(self._trace, self._args.profile)}, seed {stack.seed}",
             f"pool    {stack.settings.pool_scales}",
             f"logs    {stack.directory}",
-            f"try     {command} status --directory {stack.directory / 'ledgers'}",
+            f"try     {_command()} status --directory {stack.directory / 'ledgers'}",
         )
+        for url, port in ((stack.engine_url, ENGINE_PORT), (stack.agent_url, AGENT_PORT)):
+            if not url.endswith(f":{port}"):
+                print(f"port {port} is taken by somebody else: {url} instead", file=sys.stderr)
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _start_load(self) -> None:

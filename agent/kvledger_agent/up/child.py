@@ -112,4 +112,4 @@ class Child:
     def failure(self, what: str) -> ChildFailed:
         """An error that names this child and quotes the end of its log."""
         words = self.log.read_text(errors="replace").strip().splitlines()[-5:] if self.log.exists() else []
-        return ChildFailed("\n  ".join([f"{self.name} {what}", *words]))
+        return ChildFailed("\n  ".join([f"{self.name} {what}{':' if words else ''}", *words]))

@@ -134,6 +134,7 @@ def test_a_killed_core_is_told_to_every_client_old_and_new(directory: Path) -> N
         assert process.sample().status is ReadStatus.DEAD
         code, stderr = process.stop()
         assert code == 1
+        assert f"core=ended pid={process.core.pid} exit_code=-9" in stderr
         assert "Traceback" not in stderr
 
 
