@@ -109,22 +109,25 @@ class WaitQueue:
         if arrived is None:
             self.advance()
             group = self._order.pop(leader)
-            waits = self._clock - self._slots.wait_base[group]
         else:
             group = arrived
-            waits = np.zeros((len(group), len(WaitCause)))
-            waits[:, WaitCause.STEP] = (self._ledger.now_ns - self._slots.queued_ns[group]) / _NS_PER_SECOND
-        at = group.astype(np.intp)
-        self._stamp(at)
-        before = self._slots.wait_seconds[at]
-        self._slots.wait_seconds[at] = before + waits
-        first = self._slots.state[at] == RequestState.WAITING
-        self._observe(at, waits + np.where(first[:, None], before, 0.0))
+        self._stamp(group.astype(np.intp))
+        for slot in group.tolist():
+            self._account(slot, self._own(slot) if arrived is not None else self._clock - self._slots.wait_base[slot])
         self.sequences -= len(group)
         return group
 
-    def _observe(self, group: Ids, waits: F64) -> None:
-        """One observation per sequence and non-zero cause of a wait that ended. A first wait began on its own clock."""
-        kinds = self._slots.request_class[group]
-        for row, cause in zip(*np.nonzero(waits), strict=True):
-            self._histograms[cause][kinds[row]].observe(float(waits[row, cause]))
+    def _own(self, slot: int) -> F64:
+        """The waits of a request that no schedule has looked at: all of it is `step`, on a clock of its own."""
+        waits = np.zeros(len(WaitCause))
+        waits[WaitCause.STEP] = (self._ledger.now_ns - self._slots.queued_ns.item(slot)) / _NS_PER_SECOND
+        return waits
+
+    def _account(self, slot: int, waits: F64) -> None:
+        """One observation per non-zero cause of a wait that ended. A first wait began on its own clock."""
+        whole = self._slots.wait_seconds[slot]
+        whole += waits
+        first, kind = self._slots.state.item(slot) == RequestState.WAITING, self._slots.request_class.item(slot)
+        for cause, seconds in enumerate((whole if first else waits).tolist()):
+            if seconds:
+                self._histograms[cause][kind].observe(seconds)
