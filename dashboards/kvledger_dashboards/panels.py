@@ -1,0 +1,155 @@
+"""How a panel looks: stats, lines and stacks with the boards' colours and legends. Knows no query and no text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import common as common_builders
+from grafana_foundation_sdk.builders import dashboard as dashboard_builders
+from grafana_foundation_sdk.builders import prometheus, stat, timeseries
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as models
+
+from kvledger_dashboards.queries import Query
+from kvledger_dashboards.variables import DATASOURCE
+
+GREEN, ORANGE, RED, DARK_RED, PURPLE = "#37872D", "#E0752D", "#C4162A", "#8F0F1E", "#7A3FA0"
+GREY, QUIET = "#8E8E8E", "#34383F"
+"""Grey says unknown. Quiet is the colour of a count of zero: neither good nor bad."""
+LAST = "lastNotNull"
+DASH = [10.0, 6.0]
+
+Steps = Sequence[tuple[float | None, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Face:
+    """What every panel states: a stable id (links and alerts refer to it), title, description, unit, and its size."""
+
+    id: int
+    title: str
+    description: str
+    unit: str
+    span: int
+    height: int
+
+
+def target(query: Query, ref_id: str) -> prometheus.Dataquery:
+    """One query of a panel."""
+    built = prometheus.Dataquery().datasource(DATASOURCE).expr(query.expr).legend_format(query.legend).ref_id(ref_id)
+    return built.instant() if query.instant else built.range()
+
+
+def steps(values: Steps) -> dashboard_builders.ThresholdsConfig:
+    """Colours from a value on; the first has no lower bound."""
+    return (
+        dashboard_builders.ThresholdsConfig()
+        .mode(models.ThresholdsMode.ABSOLUTE)
+        .steps([models.Threshold(value=value, color=color) for value, color in values])
+    )
+
+
+def count_steps(color: str) -> Steps:
+    """Quiet at zero, `color` from one on."""
+    return ((None, QUIET), (1, color))
+
+
+def stat_panel(face: Face, queries: Sequence[Query], *, colors: Steps = ((None, "text"),)) -> stat.Panel:
+    """Numbers of now. Filled with colour if `colors` has steps, plain text otherwise."""
+    filled = len(colors) > 1
+    panel = (
+        stat.Panel()
+        .id(face.id)
+        .title(face.title)
+        .description(face.description)
+        .unit(face.unit)
+        .span(face.span)
+        .height(face.height)
+        .datasource(DATASOURCE)
+        .no_value("No data")
+        .thresholds(steps(colors))
+        .color_mode(common.BigValueColorMode.BACKGROUND_SOLID if filled else common.BigValueColorMode.VALUE)
+        .graph_mode(common.BigValueGraphMode.NONE)
+        .reduce_options(common_builders.ReduceDataOptions().calcs([LAST]))
+    )
+    for ref_id, query in zip("ABCDEFGH", queries, strict=False):
+        panel = panel.with_target(target(query, ref_id))
+    return panel
+
+
+def name_panel(face: Face, query: Query, colors: Mapping[str, str]) -> stat.Panel:
+    """One tile per series that shows its name, coloured by how the name ends."""
+    panel = stat_panel(face, [query], colors=count_steps(GREY)).text_mode(common.BigValueTextMode.NAME)
+    for ending, color in colors.items():
+        panel = panel.override_by_regexp(f"/: {ending}$/", [_fixed(color)])
+    return panel
+
+
+def line_panel(
+    face: Face, queries: Sequence[Query], *, stacked: bool = False, highest: float | None = None
+) -> timeseries.Panel:
+    """Lines from zero up, or a stack, with a legend: a table beside a wide panel, a list below a narrow one."""
+    panel = (
+        timeseries.Panel()
+        .id(face.id)
+        .title(face.title)
+        .description(face.description)
+        .unit(face.unit)
+        .span(face.span)
+        .height(face.height)
+        .datasource(DATASOURCE)
+        .no_value("No data")
+        .min(0)
+        .show_points(common.VisibilityMode.NEVER)
+        .span_nulls(False)
+        .line_width(1)
+        .fill_opacity(60 if stacked else 0)
+        .legend(_legend(wide=face.span > 12))
+        .tooltip(_tooltip())
+    )
+    if stacked:
+        panel = panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A"))
+    if highest is not None:
+        panel = panel.max(highest)
+    for ref_id, query in zip("ABCDEFGH", queries, strict=False):
+        panel = panel.with_target(target(query, ref_id))
+    return panel
+
+
+def colored(panel: timeseries.Panel, colors: Mapping[str, str]) -> timeseries.Panel:
+    """The same colour for the same series on every board and in every time range."""
+    for name, color in colors.items():
+        panel = panel.override_by_name(name, [_fixed(color)])
+    return panel
+
+
+def over(panel: timeseries.Panel, name: str, color: str, *, dashed: bool) -> timeseries.Panel:
+    """Draw one series as a line over a stack; limits are dashed, measured values solid."""
+    properties = [
+        _fixed(color),
+        models.DynamicConfigValue(id_val="custom.stacking", value={"group": "A", "mode": "none"}),
+        models.DynamicConfigValue(id_val="custom.fillOpacity", value=0),
+        models.DynamicConfigValue(id_val="custom.lineWidth", value=2),
+    ]
+    if dashed:
+        properties.append(
+            models.DynamicConfigValue(id_val="custom.lineStyle", value={"dash": DASH, "fill": "dash"}),
+        )
+    return panel.override_by_name(name, properties)
+
+
+def _fixed(color: str) -> models.DynamicConfigValue:
+    return models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})
+
+
+def _legend(*, wide: bool) -> common_builders.VizLegendOptions:
+    legend = common_builders.VizLegendOptions().show_legend(True)
+    if wide:
+        table = legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.RIGHT)
+        return table.calcs([LAST, "max"])
+    return legend.display_mode(common.LegendDisplayMode.LIST).placement(common.LegendPlacement.BOTTOM).calcs([LAST])
+
+
+def _tooltip() -> common_builders.VizTooltipOptions:
+    return common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)
