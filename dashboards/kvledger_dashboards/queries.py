@@ -52,7 +52,7 @@ def select(name: str, /, suffix: str = "", **labels: str) -> str:
 def per_second(name: str, by: str = "") -> str:
     """A counter's, or a histogram's sum's, rate, added up by the labels in `by`."""
     suffix = "_sum" if BY_NAME[name].kind is Kind.HISTOGRAM else ""
-    return f"sum{' by (' + by + ')' if by else ''} (rate({select(name, suffix)}{WINDOW}))"
+    return f"sum{f' by ({by}) ' if by else ''}(rate({select(name, suffix)}{WINDOW}))"
 
 
 def quantile(share: float, histogram: str) -> str:

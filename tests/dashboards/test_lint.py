@@ -1,0 +1,186 @@
+"""The rules of Grafana's dashboard-linter, and a few of our own, over the committed boards."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.models import units
+
+from tests.dashboards.boards import (
+    BOARDS,
+    CUMULATIVE,
+    RATE_INTERVAL,
+    Asked,
+    annotation_queries,
+    matchers,
+    panel_queries,
+    panels,
+    parsed,
+    variable_selectors,
+)
+
+QUERIES = panel_queries()
+PANELS = [pytest.param(p, id=f"{name}-{p['id']}-{p['title']}") for name, b in BOARDS.items() for p in panels(b)]
+UNITS = {value for name, value in vars(units).items() if name[0].isupper()}
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+@pytest.fixture(params=BOARDS.values(), ids=list(BOARDS), name="board")
+def each_board(request: pytest.FixtureRequest) -> dict[str, Any]:
+    board: dict[str, Any] = request.param
+    return board
+
+
+def variables(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {variable["name"]: variable for variable in board["templating"]["list"]}
+
+
+def test_there_is_something_to_check() -> None:
+    assert "kvledger-oncall" in BOARDS
+    assert len(QUERIES) > 40
+
+
+def test_a_board_cannot_be_edited_and_shows_utc(board: dict[str, Any]) -> None:
+    assert board["editable"] is False
+    assert board["timezone"] == "utc"
+    assert board["schemaVersion"] == 42, "Grafana provisions classic JSON from files, not v2"
+    assert board["uid"].startswith("kvledger-")
+    assert board["description"]
+
+
+def test_one_datasource_variable_chooses_a_prometheus(board: dict[str, Any]) -> None:
+    chosen = [variable for variable in variables(board).values() if variable["type"] == "datasource"]
+    assert [(v["name"], v["label"], v["query"]) for v in chosen] == [("datasource", "Data source", "prometheus")]
+
+
+@pytest.mark.parametrize("name", ["job", "instance", "engine", "model"])
+def test_a_variable_takes_several_values_all_at_first_and_asks_again_with_the_time_range(
+    board: dict[str, Any], name: str
+) -> None:
+    variable = variables(board)[name]
+    wanted = {
+        "label": name,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".+",
+        "refresh": 2,
+        "datasource": DATASOURCE,
+    }
+    assert {key: variable[key] for key in wanted} == wanted
+    assert variable["current"]["value"] == "$__all"
+
+
+def test_the_query_of_every_variable_parses() -> None:
+    found = list(variable_selectors())
+    assert {variable for variable, _, _ in found} == {"job", "instance", "engine", "model"}
+    for variable, selector, label in found:
+        assert variable == label
+        assert parsed(selector).selectors
+
+
+def test_links_and_annotations_are_shown_above_the_board_and_not_in_the_controls_menu(board: dict[str, Any]) -> None:
+    for each in (*board["links"], *board["annotations"]["list"]):
+        assert "placement" not in each
+    assert all(each["datasource"] == DATASOURCE and each["enable"] for each in board["annotations"]["list"])
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_says_what_it_shows_what_to_do_and_in_which_unit(panel: dict[str, Any]) -> None:
+    assert panel["title"]
+    assert len(panel["description"].split()) >= 12
+    assert panel["description"].endswith(".")
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["datasource"] == DATASOURCE
+    assert panel["targets"]
+    assert all(target["datasource"] == DATASOURCE for target in panel["targets"])
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_no_data_is_shown_as_no_data(panel: dict[str, Any]) -> None:
+    defaults = panel["fieldConfig"]["defaults"]
+    assert defaults["noValue"] == "No data"
+    assert not defaults.get("mappings")
+    assert not defaults.get("custom", {}).get("spanNulls", False)
+    for target in panel["targets"]:
+        assert not re.search(r"\b(or|vector|absent)\b", target["expr"]), "a query that makes up a value"
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_graphs_have_a_legend_and_stats_show_the_last_value(panel: dict[str, Any]) -> None:
+    options = panel["options"]
+    if panel["type"] == "timeseries":
+        assert options["legend"]["showLegend"] is True
+        assert options["legend"]["calcs"]
+        assert options["tooltip"]["mode"] == "multi"
+    else:
+        assert options["reduceOptions"]["calcs"] == ["lastNotNull"]
+        assert all(target["instant"] and not target.get("range") for target in panel["targets"])
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_an_override_names_a_series_that_the_panel_has(panel: dict[str, Any]) -> None:
+    legends = " ".join(target["legendFormat"] for target in panel["targets"])
+    for override in panel["fieldConfig"]["overrides"]:
+        name = override["matcher"]["options"]
+        if override["matcher"]["id"] == "byName" and "{{" not in legends:
+            assert name in legends
+
+
+def test_ids_are_unique_and_rows_stand_before_their_panels(board: dict[str, Any]) -> None:
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    assert ids == sorted(ids)
+    assert len({panel["title"] for panel in board["panels"]}) == len(ids)
+
+
+def test_panels_do_not_overlap_and_fill_their_rows(board: dict[str, Any]) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + dx, at["y"] + dy) for dx in range(at["w"]) for dy in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert len(taken) == 24 * (1 + max(y for _, y in taken))
+
+
+@pytest.mark.parametrize("asked", QUERIES, ids=str)
+def test_every_selector_is_narrowed_to_job_and_instance(asked: Asked) -> None:
+    for selector in parsed(asked.expr).selectors:
+        chosen = matchers(selector)
+        assert (chosen.get("job"), chosen.get("instance")) == ("=~$job", "=~$instance")
+
+
+@pytest.mark.parametrize("asked", QUERIES + annotation_queries(), ids=str)
+def test_counters_are_only_rated_and_rates_are_over_the_rate_interval(asked: Asked) -> None:
+    found = parsed(asked.expr)
+    assert all(each.range == RATE_INTERVAL for each in found.rated)
+    cumulative = [each.prettify() for each in found.selectors if str(each.name).endswith(CUMULATIVE)]
+    assert cumulative == [each.vector_selector.prettify() for each in found.rated]
+
+
+def test_unknown_is_grey_and_only_healthy_is_green(board: dict[str, Any]) -> None:
+    steps = {
+        panel["title"]: panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        for panel in panels(board)
+        if panel["title"] in ("Healthy", "Leaking", "Stalled", "Frozen", "Unknown")
+    }
+    assert steps["Unknown"] == [{"value": None, "color": "#34383F"}, {"value": 1, "color": "#8E8E8E"}]
+    assert [name for name, each in steps.items() if each[1]["color"] == "#37872D"] == ["Healthy"]
+    assert len({each[1]["color"] for each in steps.values()}) == 5
+
+
+def test_the_limits_of_the_pool_are_dashed_lines_over_the_stack_and_outside_of_it() -> None:
+    (panel,) = [p for p in panels(BOARDS["kvledger-oncall"]) if p["title"] == "Blocks, stacked to capacity"]
+    overrides = {
+        each["matcher"]["options"]: {p["id"]: p["value"] for p in each["properties"]}
+        for each in panel["fieldConfig"]["overrides"]
+    }
+    assert [target["legendFormat"] for target in panel["targets"]][:3] == ["active", "cached", "free"]
+    for name in ("capacity", "alert watermark", "admission watermark"):
+        assert overrides[name]["custom.lineStyle"]["fill"] == "dash"
+    for name in ("capacity", "alert watermark", "admission watermark", "logical", "shared"):
+        assert overrides[name]["custom.stacking"]["mode"] == "none"
+        assert overrides[name]["color"]["mode"] == "fixed"
+    assert len({each["color"]["fixedColor"] for each in overrides.values()}) == 8
