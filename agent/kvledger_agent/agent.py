@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.errors import AgentError
 from kvledger_agent.exporters.page import MetricsPage
+from kvledger_agent.exports import ExportTally
 from kvledger_agent.finding_log import FindingLog
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.ledger_source import LedgerSource
@@ -35,10 +36,14 @@ class NoSuchEngine(AgentError):
 
 
 class Agent:
-    """Samples a directory of ledgers. Without `start`, `sample_once` may be called by hand, from one thread."""
+    """Samples a directory of ledgers. Without `start`, `sample_once` may be called by hand, from one thread.
+
+    `exports` is counted by whoever exports what it samples.
+    """
 
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
+        self.exports = ExportTally()
         self._sources = LedgerSources(config.directory, price_per_hour=config.price_per_hour)
         self._findings = FindingLog()
         self._page = MetricsPage()
@@ -77,7 +82,7 @@ class Agent:
 
     def metrics_page(self, accept: str = "") -> tuple[bytes, str]:
         """(body, content type) of `/metrics` in the format of an Accept header. Raises `Stale`."""
-        return self._page.render(self.fresh_fleet(), accept=accept, now_ns=time.monotonic_ns())
+        return self._page.render(self.fresh_fleet(), accept=accept, now_ns=time.monotonic_ns(), tally=self.exports)
 
     def metrics_text(self) -> str:
         """The `/metrics` page as Prometheus text. Raises `Stale`."""

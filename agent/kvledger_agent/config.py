@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from kvledger_agent.errors import UsageError
 
 DIRECTORY_VARIABLE = "KVLEDGER_DIR"
 AGENT_PREFIX = "KVLEDGER_AGENT_"
+OTLP_PATH = "/v1/metrics"
 DEFAULT_DIRECTORY = Path("/dev/shm/kvledger")
 
 
@@ -27,6 +29,8 @@ class AgentConfig:
 
     `stale_after_seconds` is the age of the last sample beyond which `/metrics` answers 503. `price_per_hour` is what
     one whole engine costs per hour, in any currency; None leaves the cost to what the engine itself counts.
+    `otlp` is the endpoint to export to, None for none; it is tried every `otlp_interval_seconds`, and given up for this
+    time after `otlp_timeout_seconds`.
     Every field but `directory` has an environment variable `KVLEDGER_AGENT_<FIELD>`; the directory's is `KVLEDGER_DIR`.
 
     Raises:
@@ -39,6 +43,9 @@ class AgentConfig:
     interval_seconds: float = 1.0
     stale_after_seconds: float = 5.0
     price_per_hour: float | None = None
+    otlp: str | None = None
+    otlp_interval_seconds: float = 10.0
+    otlp_timeout_seconds: float = 5.0
 
     def __post_init__(self) -> None:
         if not self.host:
@@ -47,6 +54,10 @@ class AgentConfig:
             raise UsageError(f"port={self.port}: use 0 (any free port) to 65535")
         self._check_positive("interval_seconds", self.interval_seconds)
         self._check_positive("stale_after_seconds", self.stale_after_seconds)
+        self._check_positive("otlp_interval_seconds", self.otlp_interval_seconds)
+        self._check_positive("otlp_timeout_seconds", self.otlp_timeout_seconds)
+        if self.otlp is not None:
+            otlp_url(self.otlp)
         if self.price_per_hour is not None:
             self._check_positive("price_per_hour", self.price_per_hour)
         if self.stale_after_seconds <= self.interval_seconds:
@@ -61,7 +72,33 @@ class AgentConfig:
             raise UsageError(f"{name}={value}: use a number above 0")
 
 
-_PARSERS = {"directory": Path, "host": str, "port": int}
+_PARSERS = {"directory": Path, "host": str, "port": int, "otlp": str}
+
+
+def otlp_url(endpoint: str) -> str:
+    """The URL that metrics are posted to: `/v1/metrics` below an endpoint that does not name it already.
+
+    Raises:
+        UsageError: it is no http(s) URL, or carries what may be a secret, which the message does not repeat.
+    """
+    try:
+        parts = urlsplit(endpoint)
+        secret, known = _may_tell(parts), parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        secret, known = "@" in endpoint, False
+    if secret:
+        raise UsageError(
+            "otlp carries credentials or a query, which everybody sees in the list of processes: "
+            "give headers in OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    if not known:
+        raise UsageError(f"otlp={endpoint!r}: use a URL such as http://127.0.0.1:4318")
+    path = parts.path.rstrip("/")
+    return parts._replace(path=path if path.endswith(OTLP_PATH) else path + OTLP_PATH).geturl()
+
+
+def _may_tell(parts: SplitResult) -> bool:
+    return "@" in parts.netloc or bool(parts.query or parts.fragment)
 
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> AgentConfig:

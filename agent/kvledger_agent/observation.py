@@ -21,13 +21,14 @@ Series = Mapping[Labels, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which engine core this is; `epoch` numbers its starts."""
+    """Which engine core this is; `epoch` numbers its starts, `started_wall_ns` is when the present one began."""
 
     engine: str
     rank: int
     model: str
     pool: str
     epoch: int | None = None
+    started_wall_ns: int | None = None
 
     @property
     def key(self) -> str:

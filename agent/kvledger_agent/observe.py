@@ -49,7 +49,14 @@ def is_cut_short(sample: Sample, audit: Audit) -> bool:
 def identity_of(head: Head) -> Identity:
     """Which engine core a ledger belongs to."""
     limits = head.limits
-    return Identity(engine=limits.engine, rank=limits.rank, model=limits.model, pool=limits.pool, epoch=head.epoch)
+    return Identity(
+        engine=limits.engine,
+        rank=limits.rank,
+        model=limits.model,
+        pool=limits.pool,
+        epoch=head.epoch,
+        started_wall_ns=None if head.virtual_clock or head.created_wall_ns <= 0 else head.created_wall_ns,
+    )
 
 
 def clock_of(sample: Sample) -> Clock:

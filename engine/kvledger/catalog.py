@@ -371,6 +371,8 @@ _AGENT_SELF = (
     ),
     _agent("agent_cpu_seconds_total", "Processor time the agent has used.", "seconds", kind=Kind.COUNTER),
     _agent("agent_memory_bytes", "Resident memory of the agent.", "bytes"),
+    _agent("agent_otlp_exports_total", "Exports over OTLP that were tried.", kind=Kind.COUNTER),
+    _agent("agent_otlp_failures_total", "Exports over OTLP that the endpoint did not take.", kind=Kind.COUNTER),
 )
 
 FAMILIES: tuple[Family, ...] = (

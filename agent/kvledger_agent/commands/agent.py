@@ -8,7 +8,8 @@ import json
 import logging
 import signal
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from aiohttp import web
 
 from kvledger_agent.agent import Agent
 from kvledger_agent.command import add_json_flag, print_json
-from kvledger_agent.config import AGENT_PREFIX, DIRECTORY_VARIABLE, AgentConfig, default_directory, resolve
+from kvledger_agent.config import AGENT_PREFIX, DIRECTORY_VARIABLE, AgentConfig, default_directory, otlp_url, resolve
 from kvledger_agent.documents import snapshot_document
 from kvledger_agent.errors import AgentError
+from kvledger_agent.extras import missing_extra
 from kvledger_agent.http import make_app
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,9 @@ class AgentCommand:
                 f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
             ),
             ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
+            ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
+            ("otlp-interval-seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
+            ("otlp-timeout-seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
         ]
         parser.add_argument(
             "--directory", type=Path, help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})"
@@ -61,10 +66,15 @@ class AgentCommand:
             action="store_true",
             help="sample once, print the metrics page, or with --json every engine's snapshot document, and exit",
         )
-        parser.epilog = f"Every setting has a variable, too: {AGENT_PREFIX}PORT and so on."
+        parser.epilog = (
+            f"Every setting has a variable, too: {AGENT_PREFIX}PORT and so on. Headers for --otlp are taken from "
+            "OTEL_EXPORTER_OTLP_HEADERS, so that no secret stands in the list of processes."
+        )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Serve until SIGTERM or SIGINT, or print one page. Returns 0. Raises `CannotListen` or `UsageError`."""
+        """Serve until SIGTERM or SIGINT, or print one page. Returns 0. Raises `CannotListen` or `UsageError`,
+        or `MissingExtra` for --otlp without what it needs.
+        """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         config = resolve(vars(args))
         with closing(Agent(config)) as agent:
@@ -72,7 +82,8 @@ class AgentCommand:
                 agent.sample_once()
                 _print_once(agent, as_json=args.json)
                 return 0
-            asyncio.run(_serve(agent, as_json=args.json))
+            with _exporting(agent):
+                asyncio.run(_serve(agent, as_json=args.json))
         return 0
 
 
@@ -84,6 +95,25 @@ def _print_once(agent: Agent, *, as_json: bool) -> None:
         print_json({"engines": [snapshot_document(observation) for observation in agent.fleet.observations]})
     else:
         sys.stdout.write(agent.metrics_text())
+
+
+@contextmanager
+def _exporting(agent: Agent) -> Iterator[None]:
+    """Export what the agent samples, if an endpoint was given. Raises `MissingExtra`."""
+    if agent.config.otlp is None:
+        yield
+        return
+    try:
+        # Only here: who does not export needs no OpenTelemetry and does not pay for importing it.
+        from kvledger_agent.exporters.otlp_push import OtlpPush
+    except ModuleNotFoundError as error:
+        raise missing_extra("agent --otlp", error) or error from error
+    push = OtlpPush(agent, otlp_url(agent.config.otlp))
+    push.start()
+    try:
+        yield
+    finally:
+        push.stop()
 
 
 async def _serve(agent: Agent, *, as_json: bool) -> None:

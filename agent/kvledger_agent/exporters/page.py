@@ -17,6 +17,7 @@ from prometheus_client.utils import floatToGoString
 from kvledger.catalog import Family
 from kvledger_agent.exporters.families import PER_SCRAPE, Answer, answer, engine_families
 from kvledger_agent.exporters.prometheus import ScrapeCollector, add_series, metric_of, values_of
+from kvledger_agent.exports import ExportTally
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.observation import HistogramView, Observation
 
@@ -97,7 +98,7 @@ class MetricsPage:
         self._round = -1
         self._rendered: dict[str, bytes] = {}
 
-    def render(self, fleet: Fleet, *, accept: str, now_ns: int) -> tuple[bytes, str]:
+    def render(self, fleet: Fleet, *, accept: str, now_ns: int, tally: ExportTally | None = None) -> tuple[bytes, str]:
         """(body, content type) in the format the Accept header asks for: Prometheus text or OpenMetrics."""
         encode, content_type = choose_encoder(accept)
         with self._lock:
@@ -107,4 +108,4 @@ class MetricsPage:
             if body is None:
                 text = self._texts.setdefault(content_type, SeriesText(encode))
                 body = self._rendered[content_type] = text.render(fleet)
-        return body + encode(ScrapeCollector(fleet, now_ns)), content_type
+        return body + encode(ScrapeCollector(fleet, now_ns, tally)), content_type

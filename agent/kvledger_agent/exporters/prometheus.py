@@ -12,6 +12,7 @@ from kvledger import catalog
 from kvledger.catalog import Family, Kind
 from kvledger_agent import process
 from kvledger_agent.exporters.families import PER_SCRAPE, Answer, answer, engine_families
+from kvledger_agent.exports import ExportTally
 from kvledger_agent.fleet import Fleet, SourceHealth
 from kvledger_agent.observation import HistogramView, Labels, Observation
 
@@ -37,23 +38,26 @@ class FleetCollector(Collector):
 class ScrapeCollector(Collector):
     """What depends on the moment of the scrape: heartbeat ages, and the agent about itself."""
 
-    def __init__(self, fleet: Fleet, now_ns: int) -> None:
-        self._fleet, self._now_ns = fleet, now_ns
+    def __init__(self, fleet: Fleet, now_ns: int, tally: ExportTally | None = None) -> None:
+        self._fleet, self._now_ns, self._tally = fleet, now_ns, tally or ExportTally()
 
     def collect(self) -> Iterator[Metric]:
         """Engine ages first, then the agent's own families, in catalogue order."""
         for family in catalog.FAMILIES:
             metric = metric_of(family)
-            for labels, value in self._series(family):
+            for labels, value in self.series(family):
                 metric.add_sample(family.exposed_name, dict(zip(family.label_names, labels, strict=True)), value)
             if metric.samples:
                 yield metric
 
-    def _series(self, family: Family) -> Iterable[tuple[Labels, float]]:
+    def series(self, family: Family) -> Iterable[tuple[Labels, float]]:
+        """All label values and the value of every series of one such family; none of any other."""
         if family.name == "engine_heartbeat_age_seconds":
             return [(_common(o), age) for o in self._fleet.observations if (age := self._heartbeat_age(o)) is not None]
         if family.name in _PROCESS:
             return [_PROCESS[family.name]()]
+        if family.name in _EXPORTS:
+            return [((), float(_EXPORTS[family.name](self._tally)))]
         known = _SOURCE.get(family.name)
         if known is None:
             return []
@@ -75,13 +79,18 @@ def metric_of(family: Family) -> Metric:
 
 def add_series(metric: Metric, family: Family, observation: Observation, said: Answer) -> None:
     """Add what an engine says of a family to the family's metric, in the order of `values_of`."""
-    prefix = _common(observation) + _scope(family, observation)
+    prefix = series_prefix(family, observation)
     for labels, value in (said or {}).items():
         named = dict(zip(family.label_names, prefix + labels, strict=True))
         if isinstance(value, HistogramView):
             _add_histogram(metric, family.exposed_name, named, value)
         else:
             metric.add_sample(family.exposed_name, named, value)
+
+
+def series_prefix(family: Family, observation: Observation) -> Labels:
+    """The label values that all of an engine's series of a family begin with: common ones, and the pool."""
+    return _common(observation) + _scope(family, observation)
 
 
 def values_of(said: Answer) -> list[float]:
@@ -137,4 +146,9 @@ _PROCESS: Mapping[str, Callable[[], tuple[Labels, float]]] = {
     "build_info": lambda: (process.versions(), 1.0),
     "agent_cpu_seconds_total": lambda: ((), process.cpu_seconds()),
     "agent_memory_bytes": lambda: ((), float(process.memory_bytes())),
+}
+
+_EXPORTS: Mapping[str, Callable[[ExportTally], int]] = {
+    "agent_otlp_exports_total": lambda tally: tally.tried,
+    "agent_otlp_failures_total": lambda tally: tally.failed,
 }
