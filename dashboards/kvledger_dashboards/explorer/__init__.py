@@ -1,0 +1,1 @@
+"""The block-pool explorer: a Streamlit application over the agent's API. Holds no ledger and no prompt text."""

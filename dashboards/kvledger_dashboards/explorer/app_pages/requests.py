@@ -1,0 +1,82 @@
+"""Live requests of the chosen engine: who holds what, shares what, and has waited for what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from kvledger_dashboards.explorer import charts, shell
+from kvledger_dashboards.explorer.views import requests as view
+from kvledger_dashboards.explorer.views.text import count, duration, literal, spaced
+
+SECONDS = st.column_config.NumberColumn(format="%.2f s")
+COLUMNS = {
+    "serial": st.column_config.NumberColumn(format="%d", pinned=True),
+    "request": st.column_config.TextColumn(help="The client's id; the ledger keeps its first 40 and last 16 bytes"),
+    "shared": st.column_config.NumberColumn(help="Of its blocks, those that another live request holds, too"),
+    "peak": st.column_config.NumberColumn(help="The most blocks it has held"),
+    "age": SECONDS,
+    "waited": SECONDS,
+    "first token": st.column_config.NumberColumn(help="From arrival to the first token", format="%.2f s"),
+    "block-seconds": st.column_config.NumberColumn(format="%.1f", help="A shared block's second is split"),
+}
+
+
+@st.fragment(run_every=shell.REFRESH_SECONDS, key="requests")
+def live() -> None:
+    """Table and waits, once a second."""
+    with shell.told():
+        key, _ = shell.chosen_snapshot()
+        document = shell.client().requests(key)
+        rows = _filtered(document["requests"])
+        _numbers(rows, document)
+        if not rows:
+            st.info("No live request." if not document["requests"] else "No live request is of this choice.")
+            return
+        _waits(rows)
+        st.subheader("Live requests", anchor=False)
+        shown = view.table(rows)
+        words = f"{len(shown)} live requests, the greatest holders of blocks first"
+        st.dataframe(shown, hide_index=True, column_config=COLUMNS, key="table", placeholder="not yet", alt=words)
+
+
+def _filtered(rows: list[view.Row]) -> list[view.Row]:
+    left, right = st.columns(2)
+    # A choice stays offered while it is made, even if the last such request has just ended.
+    states = sorted({*view.values(rows, "state"), *st.session_state.get("states", [])})
+    tenants = sorted({*view.values(rows, "tenant"), *st.session_state.get("tenants", [])})
+    with left:
+        wanted_states = st.multiselect("State", states, key="states", placeholder="every state")
+    with right:
+        wanted_tenants = st.multiselect("Tenant", tenants, key="tenants", placeholder="every tenant")
+    return view.chosen(rows, states=wanted_states, tenants=wanted_tenants)
+
+
+def _numbers(rows: list[view.Row], document: dict[str, Any]) -> None:
+    waiting = sum(1 for row in rows if row["wait_cause"])
+    oldest = max((row["age_seconds"] for row in rows), default=None)
+    columns = st.columns(4)
+    columns[0].metric("Live", count(len(rows)), border=True)
+    columns[1].metric("Waiting now", count(waiting), border=True)
+    columns[2].metric("Entries in tables", count(sum(row["blocks"] for row in rows)), border=True)
+    columns[3].metric("Oldest", "none" if oldest is None else duration(oldest), border=True)
+    if document["left_out"]:
+        st.caption(f"{document['left_out']} more were being changed at this moment and have no row this time.")
+
+
+def _waits(rows: list[view.Row]) -> None:
+    st.subheader("Waits by cause", anchor=False)
+    bars = view.wait_bars(rows)
+    if not bars.requests:
+        st.caption("None of them has waited.")
+        return
+    in_all = ", ".join(f"{spaced(cause)} {duration(s)}" for cause, s in view.waited_by_cause(rows).items())
+    more = f" The {len(bars.requests)} that waited longest; {bars.others} others waited, too." if bars.others else ""
+    st.plotly_chart(
+        charts.waits_figure(bars, dark=shell.is_dark()), key="waits", config=charts.CONFIG, alt=f"Waited: {in_all}"
+    )
+    st.caption(literal(f"Waited in all: {in_all}.{more}"))
+
+
+live()

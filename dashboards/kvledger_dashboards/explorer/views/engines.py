@@ -1,0 +1,104 @@
+"""What every page needs of an engine: whether it can be shown, how it stands, and what an operator is told about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvledger_dashboards.explorer.views.text import UNKNOWN, duration, spaced
+
+GRAVITY = ("frozen", "stalled", "leaking", "unknown", "compute_bound", "scheduler_bound", "pool_bound", "healthy")
+_COLOURS = {"healthy": "green", "leaking": "red", "frozen": "red", "stalled": "red", "unknown": "gray"}
+_ACTIONS = {
+    "none": "Nothing to do",
+    "scale_out": "Scale out",
+    "throttle": "Throttle",
+    "change_block_policy": "Change the block policy",
+    "fix_leak": "Fix the leak",
+    "look_downstream": "Look downstream",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHead:
+    """One source of the agent. `readable` is false where its ledger could not be read; `error` then says why.
+
+    `warning` tells that what is shown is not a live engine's present: dead, closed, frozen, or no longer readable.
+    """
+
+    key: str
+    model: str
+    status: str
+    readable: bool
+    error: str | None
+    verdict: str
+    colour: str
+    action: str
+    evidence: str
+    warning: str | None
+
+
+def engine_heads(document: Mapping[str, Any]) -> list[EngineHead]:
+    """Every source of `/v1/engines`, the gravest verdict first."""
+    heads = [_head(line) for line in document["engines"]]
+    return sorted(heads, key=lambda head: (_gravity(head), head.key))
+
+
+def keys(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The engines' names in the agent's order."""
+    return tuple(str(line["id"]) for line in document["engines"])
+
+
+def readable_keys(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The engines of which something can be shown."""
+    return tuple(str(line["id"]) for line in document["engines"] if line.get("engine") is not None)
+
+
+def _head(line: Mapping[str, Any]) -> EngineHead:
+    verdict = line.get("verdict") or {}
+    word = str(verdict.get("verdict") or "unknown")
+    readable = line.get("engine") is not None
+    return EngineHead(
+        key=str(line["id"]),
+        model=str(line.get("model") or UNKNOWN),
+        status=str(line.get("status") or UNKNOWN),
+        readable=readable,
+        error=line.get("error"),
+        verdict=word,
+        colour=_COLOURS.get(word, "orange"),
+        action=_ACTIONS.get(str(verdict.get("action")), UNKNOWN),
+        evidence=str(verdict.get("evidence") or line.get("error") or "nothing is known of this engine"),
+        warning=warning_of(line.get("status"), line.get("up")) if readable else None,
+    )
+
+
+def _gravity(head: EngineHead) -> int:
+    return GRAVITY.index(head.verdict) if head.verdict in GRAVITY else len(GRAVITY)
+
+
+def warning_of(status: str | None, up: bool | None, heartbeat_age_seconds: float | None = None) -> str | None:
+    """Why the numbers are not a live engine's present; None if they are."""
+    age = "" if heartbeat_age_seconds is None else f", its last heartbeat {duration(heartbeat_age_seconds)} old"
+    if status == "dead":
+        return f"The engine is dead{age}. What is shown is the last state it published."
+    if status == "closed":
+        return f"The engine has closed its ledger{age}. What is shown is its last state."
+    if status == "frozen":
+        return f"The engine has work and is frozen{age}. What is shown is the last state it published."
+    if status not in ("ok", "idle"):
+        return f"The ledger is {spaced(status or UNKNOWN)}: what is shown is the last that could be read."
+    return "It is unknown whether the engine is up." if up is None else None
+
+
+def warning_of_snapshot(snapshot: Mapping[str, Any]) -> str | None:
+    """`warning_of` from a snapshot, which knows the age of the heartbeat."""
+    liveness = snapshot.get("liveness") or {}
+    return warning_of(liveness.get("status"), liveness.get("up"), liveness.get("heartbeat_age_seconds"))
+
+
+def known_sum(values: Iterable[float | None]) -> float | None:
+    """The sum; None as soon as one part is unknown, or when there is none."""
+    parts = list(values)
+    known = [part for part in parts if part is not None]
+    return sum(known) if parts and len(known) == len(parts) else None

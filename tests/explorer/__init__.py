@@ -1,0 +1,1 @@
+"""The explorer, from its client to its pages in a browser, against real agents and engines."""
