@@ -10,7 +10,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install promtool up test lint format bench reliability
+.PHONY: help install debian up test lint format bench reliability
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,20 +25,22 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' --group dev >&2
 	@touch $@
 
-# promtool checks the exposed page. It is a Debian package; RUNLEVEL=1 keeps its service from being started.
-promtool:
-	@if ! command -v promtool >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "installing promtool (Debian package prometheus)"; \
+# What checks the exposed page, the rules and the alerts' way to a person. Debian packages; RUNLEVEL=1 keeps their
+# services from being started.
+debian:
+	@if ! { command -v promtool && command -v amtool && command -v curl; } >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing prometheus, prometheus-alertmanager and curl (Debian packages)"; \
 	    export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive; \
-	    get() { apt-get install -y --no-install-recommends prometheus; }; \
-	    { get || { apt-get update && get; }; } >.venv/promtool.log 2>&1 || tail -3 .venv/promtool.log; \
+	    get() { apt-get install -y --no-install-recommends prometheus prometheus-alertmanager curl; }; \
+	    { get || { apt-get update && get; }; } >.venv/debian.log 2>&1 || tail -3 .venv/debian.log; \
 	fi
-	@command -v promtool >/dev/null || echo "skipped: promtool cannot be had here; the tests that need it are skipped and counted"
+	@for tool in promtool amtool curl; do command -v $$tool >/dev/null || \
+	    echo "skipped: $$tool cannot be had here; the tests that need it are skipped and counted"; done
 
 up: $(INSTALLED) ## start an engine, its agent and a load, and say what to open
 	@$(BIN)/kvledger up $(ARGS)
 
-test: $(INSTALLED) promtool lint ## everything CI checks: format, lint, types, import rules, tests
+test: $(INSTALLED) debian lint ## everything CI checks: format, lint, types, import rules, tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: $(INSTALLED) ## format, lint, types and import rules, without the tests

@@ -42,9 +42,23 @@ def _can_mount() -> bool:
 
 
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
+    "alertmanager": (
+        lambda: all(map(shutil.which, ("prometheus-alertmanager", "amtool"))),
+        "Alertmanager is not installed (apt: prometheus-alertmanager)",
+    ),
+    "curl": (lambda: shutil.which("curl") is not None, "curl is not installed"),
     "distribution": (_has_distribution, "the kvledger distribution is not installed (pip install -e .)"),
     "gpu": (lambda: Path("/dev/nvidiactl").exists(), "no accelerator"),
     "import-linter": (lambda: importlib.util.find_spec("importlinter") is not None, "import-linter is not installed"),
+    "prometheus": (lambda: shutil.which("prometheus") is not None, "prometheus is not installed (apt: prometheus)"),
+    "chromium": (
+        lambda: shutil.which("chromium") is not None and importlib.util.find_spec("playwright") is not None,
+        "no chromium on the path, or playwright is not installed",
+    ),
+    "streamlit": (
+        lambda: all(importlib.util.find_spec(name) is not None for name in ("streamlit", "plotly")),
+        "streamlit or plotly is not installed (pip install 'kvledger[explorer]')",
+    ),
     "promtool": (lambda: shutil.which("promtool") is not None, "promtool is not on the path (apt: prometheus)"),
     "root": (lambda: os.geteuid() == 0, "only root can take another uid"),
     "mount": (_can_mount, "only root with CAP_SYS_ADMIN can mount a tmpfs"),

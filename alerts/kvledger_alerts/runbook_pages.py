@@ -1,0 +1,67 @@
+"""The runbook: one page per alert, found by the alert's name; its sections, its commands and what they should show."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+RUNBOOK = Path(__file__).parent / "runbook"
+SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Decision")
+DECISIONS = ("add capacity", "throttle", "change block policy", "fix leak", "look downstream")
+_FENCE = re.compile(r"^```sh\n(.*?)^```\n(?:\n((?:.+\n)+))?", re.MULTILINE | re.DOTALL)
+_SIGN = re.compile(r"`([^`]+)`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One fenced block: its shell lines, and the texts that its output shows when this alert fires for a cause."""
+
+    commands: str
+    signs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One alert's page. `sections` are in the page's order."""
+
+    title: str
+    sections: dict[str, str]
+    checks: tuple[Check, ...]
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """The bold words that the points under Decision begin with."""
+        return tuple(re.findall(r"^- \*\*(.+?)\*\*", self.sections["Decision"], re.MULTILINE))
+
+
+def page_path(alert: str) -> Path:
+    """Where an alert's page lies."""
+    return RUNBOOK / f"{alert}.md"
+
+
+def page_names() -> tuple[str, ...]:
+    """The pages there are, by their alerts' names."""
+    return tuple(sorted(path.stem for path in RUNBOOK.glob("*.md") if path.stem != "README"))
+
+
+def read_page(alert: str) -> Page:
+    """An alert's page. Raises FileNotFoundError for an alert without one."""
+    return parse_page(page_path(alert).read_text())
+
+
+def parse_page(text: str) -> Page:
+    """A page from its Markdown."""
+    head, *parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    return Page(
+        title=head.removeprefix("# ").splitlines()[0],
+        sections=sections,
+        checks=tuple(_check(match) for match in _FENCE.finditer(text)),
+    )
+
+
+def _check(match: re.Match[str]) -> Check:
+    """A block and the paragraph after it: what is in backticks there, after "Look for", is what the output shows."""
+    _, said, signs = (match[2] or "").partition("Look for ")
+    return Check(commands=match[1], signs=tuple(_SIGN.findall(signs.partition(".\n")[0])) if said else ())
