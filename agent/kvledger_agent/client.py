@@ -114,7 +114,7 @@ class AgentClient:
         status, body = self._exchange(path)
         try:
             document = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadAnswer(f"{self.url}{path} answered {status} with what is not JSON: is it an agent?") from error
         if not isinstance(document, dict):
             raise BadAnswer(f"{self.url}{path} answered {status} with JSON that is no object")

@@ -29,7 +29,7 @@ def test_the_overview_has_the_gravest_engine_first_with_action_and_evidence(
 ) -> None:
     point_at(fleet)
     app = opened("overview")
-    assert [title.value for title in app.subheader] == ["leaking:0", "pressed:0"]
+    assert [title.value.replace("\\", "") for title in app.subheader] == ["leaking:0", "pressed:0"]
     said = text(app)
     assert "**Fix the leak.** excess_reference on" in said
     assert "**Nothing to do.** nothing leaks, hangs or stalls" in said

@@ -1,0 +1,165 @@
+"""The explorer in a real browser: every page draws, refreshes by itself, and asks this machine alone.
+
+`KVLEDGER_SCREENSHOTS=DIR` keeps a picture of every page; those in docs/images come from here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from kvledger_agent.client import AgentClient
+from tests.explorer.conftest import agent, child, engine, tmpfs, until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs chromium: playwright is not installed")
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    *(pytest.mark.needs(name) for name in ("tmpfs", "streamlit", "chromium")),
+]
+WAIT_MS = 60_000
+SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
+
+
+class Visit:
+    """One browser at one explorer. Whatever it asks for over the network is in `asked`; its errors in `errors`."""
+
+    def __init__(self, browser: Any, url: str, *, dark: bool = False) -> None:
+        self.url, self.asked, self.errors = url, [], []  # type: tuple[str, list[str], list[str]]
+        scheme = "dark" if dark else "light"
+        self.page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("websocket", lambda socket: self.asked.append(socket.url))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, path: str, engine: str | None = None) -> Any:
+        """Go to a page, and choose an engine."""
+        self.page.goto(f"{self.url}/{path}", timeout=WAIT_MS)
+        if engine is not None:
+            self.page.get_by_role("combobox").first.click(timeout=WAIT_MS)
+            self.page.get_by_role("option", name=engine).click(timeout=WAIT_MS)
+        return self.page
+
+    def sees(self, text: str) -> None:
+        """Wait until a text is on the page."""
+        self.page.get_by_text(re.compile(text)).first.wait_for(timeout=WAIT_MS)
+
+    def draws(self) -> None:
+        """Wait until a figure is drawn."""
+        self.page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=WAIT_MS)
+
+    def keep(self, name: str) -> None:
+        """A picture, if somebody wants it, of a page that has settled."""
+        folder = os.environ.get("KVLEDGER_SCREENSHOTS")
+        if folder:
+            self.page.wait_for_timeout(2500)
+            self.page.screenshot(path=Path(folder) / f"explorer-{name}.png")
+
+    def foreign(self) -> list[str]:
+        """What it asked of another machine."""
+        own = ("127.0.0.1", "localhost", "")
+        return [url for url in self.asked if urlsplit(url).hostname not in own and urlsplit(url).scheme != "data"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as machine:
+        launched = machine.chromium.launch(executable_path="/usr/bin/chromium", args=SWITCHES)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def explorer(fleet: AgentClient) -> Iterator[str]:
+    """The address of an explorer of the fleet's agent."""
+    with child("tests.explorer.children", "explorer", "--port", 0, "--json", "--agent", fleet.url) as (_, line):
+        yield str(json.loads(line)["url"])
+
+
+@pytest.fixture
+def visit(browser: Any, explorer: str) -> Iterator[Visit]:
+    """A visit that must end without an error and without a question to another machine."""
+    visiting = Visit(browser, explorer)
+    until(lambda: connects(visiting), "the explorer")
+    yield visiting
+    assert visiting.asked
+    assert visiting.foreign() == []
+    assert visiting.errors == []
+    assert visiting.page.get_by_test_id("stException").count() == 0
+    visiting.page.close()
+
+
+def connects(visiting: Visit) -> bool:
+    """Whether the server listens yet."""
+    try:
+        return bool(visiting.page.request.get(f"{visiting.url}/_stcore/health").ok)
+    except playwright.Error:
+        return False
+
+
+def test_the_overview_shows_verdict_pool_and_waits(visit: Visit) -> None:
+    visit.open("")
+    visit.sees("leaking:0")
+    visit.sees("Fix the leak")
+    visit.draws()
+    visit.keep("overview")
+
+
+def test_the_map_refreshes_by_itself_and_names_a_block_under_the_pointer(visit: Visit) -> None:
+    page = visit.open("block_map", "leaking:0")
+    visit.draws()
+    publication = page.get_by_text(re.compile("^Publication")).first
+    before = publication.inner_text(timeout=WAIT_MS)
+    until(lambda: publication.inner_text(timeout=WAIT_MS) != before, "a refresh")
+    drawing = page.locator(".js-plotly-plot .nsewdrag").first
+    box = drawing.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.locator(".hoverlayer").get_by_text(re.compile("block [0-9,]+")).first.wait_for(timeout=WAIT_MS)
+    page.mouse.move(5, 5)
+    visit.keep("block-map")
+
+
+def test_requests_show_their_waits_and_a_tenants_name_loads_nothing(visit: Visit) -> None:
+    visit.open("requests", "pressed:0")
+    visit.sees("Waits by cause")
+    visit.draws()
+    visit.keep("requests")
+    visit.page.get_by_test_id("stDataFrame").wait_for(timeout=WAIT_MS)
+
+
+def test_leaks_show_their_evidence(visit: Visit) -> None:
+    visit.open("leaks", "leaking:0")
+    visit.sees("Excess reference")
+    visit.sees("chat-")
+    visit.keep("leaks")
+
+
+def test_without_a_finding_the_page_says_what_was_checked(visit: Visit) -> None:
+    visit.open("leaks", "pressed:0")
+    visit.sees("No finding")
+    visit.sees("publication")
+
+
+def test_a_hundred_thousand_blocks_are_drawn_and_refreshed(browser: Any) -> None:
+    with tmpfs() as directory, engine("vast", directory), agent(directory) as client:
+        arguments = ("explorer", "--port", 0, "--json", "--agent", client.url)
+        with child("tests.explorer.children", *arguments) as (_, line):
+            visiting = Visit(browser, json.loads(line)["url"], dark=True)
+            until(lambda: connects(visiting), "the explorer")
+            page = visiting.open("block_map")
+            visiting.draws()
+            visiting.sees("of 100,000 blocks|free 9")
+            publication = page.get_by_text(re.compile("^Publication")).first
+            before = publication.inner_text(timeout=WAIT_MS)
+            until(lambda: publication.inner_text(timeout=WAIT_MS) != before, "a refresh")
+            visiting.keep("block-map-100000")
+            assert visiting.foreign() == []
+            page.close()
