@@ -1,0 +1,262 @@
+"""A real Prometheus that scrapes a real agent beside real engines in trouble, each engine named after its scenario."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kvledger_agent.up.child import Child
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alerts", ".")]
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")])}
+READY_SECONDS, STOP_SECONDS, SCENARIO_SECONDS, LOAD_SECONDS = 45.0, 5.0, 60.0, 45
+SCRAPE_SECONDS = 1
+JOB = "kvledger-live"
+CONFIG = f"""
+global: {{scrape_interval: {SCRAPE_SECONDS}s, evaluation_interval: {SCRAPE_SECONDS}s}}
+rule_files: [rules.yml]
+scrape_configs:
+  - job_name: {JOB}
+    static_configs: [{{targets: ["AGENT"]}}]
+"""
+RULES = """
+groups:
+  - name: live
+    rules:
+      - {alert: KvledgerLeakSeen, expr: "sum by (engine) (kvledger_findings) > 0", labels: {severity: warning}}
+"""
+SETTINGS = {
+    "storm": "--blocks 96 --max-num-seqs 12 --max-waiting 8 --watermark 6 --max-model-len 1024 --step-time base=8ms",
+    "leak": "--blocks 64 --fault skipped_free --step-time base=20ms",
+    "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=40ms",
+    "frozen": "--blocks 64 --step-time base=40ms",
+    "dead": "--blocks 64 --step-time base=40ms",
+}
+"""What makes each engine get into its trouble; what is sent to it and done to it is in `Live`."""
+
+
+class QueryFailed(AssertionError):
+    """Prometheus refused a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series of an answer: its labels, and its values over time."""
+
+    labels: Mapping[str, str]
+    values: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Live:
+    """Everything, started on entry and ended on exit. `moments` says when each scenario could be seen."""
+
+    directory: Path
+    began: float = field(default_factory=time.time)
+    moments: dict[str, float] = field(default_factory=dict)
+    engines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    agent: str = ""
+    prometheus: str = ""
+    _children: list[Child] = field(default_factory=list)
+    _server: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Live:
+        """Start all of it, then bring every scenario about. Whatever fails, nothing is left running."""
+        try:
+            self._start()
+            self._provoke()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def instant(self, expr: str, at: float) -> list[Series]:
+        """The answer to an instant query."""
+        found = self._ask("query", query=expr, time=f"{at:.3f}")["result"]
+        return [Series(each["metric"], (float(each["value"][1]),)) for each in found]
+
+    def over_time(self, expr: str, until: float) -> list[Series]:
+        """The answer to a range query from the beginning, second by second back from `until`."""
+        start = until - math.ceil(until - self.began)
+        found = self._ask("query_range", query=expr, start=f"{start:.3f}", end=f"{until:.3f}", step="1")["result"]
+        return [Series(each["metric"], tuple(float(value) for _, value in each["values"])) for each in found]
+
+    def label_values(self, selector: str, label: str) -> list[str]:
+        """What a variable would list."""
+        return list(self._ask(f"label/{label}/values", **{"match[]": selector}))
+
+    def _ask(self, path: str, **parameters: str) -> Any:
+        url = f"{self.prometheus}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as refused:
+            raise QueryFailed(f"{parameters}: {refused.read().decode()}") from refused
+
+    def _start(self) -> None:
+        (self.directory / "ledgers").mkdir()
+        children = {name: self._child("engine", *self._engine_arguments(name), "--port", "0") for name in SETTINGS}
+        agent = self._child("agent", *self._agent_arguments(), "--port", "0")
+        self.agent = agent.first_line(READY_SECONDS)["url"]
+        self._start_prometheus()
+        self.engines = {name: child.first_line(READY_SECONDS) for name, child in children.items()}
+
+    def _engine_arguments(self, name: str) -> list[str]:
+        directory = str(self.directory / "ledgers")
+        return [
+            "--directory",
+            directory,
+            "--name",
+            name,
+            "--model",
+            "cell",
+            "--drain-timeout",
+            "0",
+            *SETTINGS[name].split(),
+        ]
+
+    def _agent_arguments(self) -> list[str]:
+        return ["--directory", str(self.directory / "ledgers"), "--interval-seconds", "0.5", "--price-per-hour", "3.6"]
+
+    def _child(self, command: str, *arguments: str) -> Child:
+        child = Child(
+            command, [command, "--json", *arguments], log=self.directory / f"{command}.log", environment=ENVIRONMENT
+        )
+        self._children.append(child)
+        return child
+
+    def _start_prometheus(self) -> None:
+        address = f"127.0.0.1:{_free_port()}"
+        (self.directory / "prometheus.yml").write_text(CONFIG.replace("AGENT", self.agent.removeprefix("http://")))
+        (self.directory / "rules.yml").write_text(RULES)
+        with (self.directory / "prometheus.log").open("wb") as log:
+            self._server = subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={self.directory / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={self.directory / 'tsdb'}",
+                    f"--web.listen-address={address}",
+                    "--log.level=warn",
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.prometheus = f"http://{address}"
+
+    def _provoke(self) -> None:
+        """Put every engine into its trouble at once, then wait until Prometheus has seen each."""
+        load = ["--url", self.engines["storm"]["url"], "--profile", "storm", "--rate", "24", "--drain", "1"]
+        self._child("load", *load, "--for", str(LOAD_SECONDS), "--length-scale", "0.6")
+        self._send("stalled", prompt_tokens=4000, tokens=8)
+        for name in ("leak", "frozen", "dead", "stalled"):
+            self._send(name, prompt_tokens=96, tokens=400, events_read=3 if name == "leak" else None)
+        for name in ("frozen", "dead"):
+            self._await(name, f'sum(kvledger_tenant_blocks{{engine="{name}"}}) > 0', at=f"{name} at work")
+        os.kill(self.engines["frozen"]["core_pid"], signal.SIGSTOP)
+        os.kill(self.engines["dead"]["core_pid"], signal.SIGKILL)
+        verdicts = {"leak": "leaking", "stalled": "stalled", "frozen": "frozen", "dead": "unknown"}
+        for name, verdict in verdicts.items():
+            self._await(name, f'kvledger_verdict{{engine="{name}",verdict="{verdict}"}} == 1')
+        storm = 'kvledger_effective_concurrency{engine="storm"} and on (engine) '
+        self._await("storm", storm + "sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0")
+        again = self._child("engine", *self._engine_arguments("dead"), "--port", "0")
+        self.engines["again"] = again.first_line(READY_SECONDS)
+        self._await("restart", 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0')
+
+    def _send(self, engine: str, *, prompt_tokens: int, tokens: int, events_read: int | None = None) -> None:
+        """Send a streaming request from a thread of its own; read so many events, then hang up, or read to the end."""
+        body = {
+            "model": "cell",
+            "prompt": [1 + n % 200 for n in range(prompt_tokens)],
+            "max_tokens": tokens,
+            "stream": True,
+        }
+        request = urllib.request.Request(
+            f"{self.engines[engine]['url']}/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", "X-Tenant": "acme"},
+        )
+
+        def read() -> None:
+            try:
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    for number, _ in enumerate(answer):
+                        if events_read is not None and number >= 2 * events_read:
+                            return
+            except OSError:
+                return  # its engine was killed or stopped: that is the scenario
+
+        threading.Thread(target=read, daemon=True, name=f"client of {engine}").start()
+
+    def _await(self, scenario: str, expr: str, *, at: str | None = None) -> None:
+        """Wait until a query has an answer, and note when."""
+        _until(lambda: bool(self._answers(expr)), f"{scenario}: {expr}", self._last_words)
+        self.moments[at or scenario] = time.time()
+
+    def _answers(self, expr: str) -> list[Series]:
+        try:
+            return self.instant(expr, time.time())
+        except OSError:
+            return []  # Prometheus is still starting
+
+    def _last_words(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-800:] for path in self.directory.glob("*.log"))
+
+    def _stop(self) -> None:
+        if "frozen" in self.engines:
+            os.kill(self.engines["frozen"]["core_pid"], signal.SIGCONT)
+        for child in reversed(self._children):
+            child.ask(signal.SIGTERM)
+        for child in self._children:
+            child.stop(STOP_SECONDS)
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait(STOP_SECONDS * 2)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _until(holds: Callable[[], bool], what: str, last_words: Callable[[], str]) -> None:
+    deadline = time.monotonic() + SCENARIO_SECONDS
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not come about within {SCENARIO_SECONDS:.0f} s: {what}\n{last_words()}")
+        time.sleep(0.25)
+
+
+def interpolated(expr: str, *, job: list[str], instance: list[str], engine: list[str], model: list[str]) -> str:
+    """The query as Grafana sends it: an empty choice is All; values are escaped twice, as regex and as string."""
+    chosen = {"job": job, "instance": instance, "engine": engine, "model": model}
+    for name, values in chosen.items():
+        escaped = [re.sub(r"([\\^$*+?.()|\[\]{}])", r"\\\\\1", value) for value in values]
+        text = ".+" if not escaped else escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
+        expr = expr.replace(f"${name}", text)
+    return expr.replace("$__rate_interval", f"{4 * SCRAPE_SECONDS}s").replace("$__range", "60s")

@@ -1,0 +1,147 @@
+"""Every query of the boards against a real Prometheus that scrapes real engines, and every panel seen non-zero."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dashboards.boards import annotation_queries, panel_queries, variable_selectors
+from tests.dashboards.live import JOB, Live, Series, interpolated
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus"), pytest.mark.needs("tmpfs")]
+
+SCENARIOS: dict[str, tuple[str, ...]] = {
+    "storm": (
+        "Healthy",
+        "Oldest sample",
+        "Verdict of each engine",
+        "Bytes per token",
+        "Block size",
+        "Peak active blocks",
+        "Maximum concurrency",
+        "Rejection rate",
+        "TTFT P95",
+        "Cost per request",
+        "Blocks, stacked to capacity",
+        "Active share of each engine",
+        "Wait by cause",
+        "Waiting now by cause",
+        "Oldest open wait",
+        "Rejections by reason",
+        "Ended by reason",
+        "Time to first token",
+        "Blocks by tenant",
+        "Rejections by tenant",
+        "Steps",
+        "Age of the agent's samples",
+    ),
+    "leak": ("Leaking", "Open findings", "Leaked blocks", "Findings by kind"),
+    "stalled": ("Stalled",),
+    "frozen": ("Frozen", "Heartbeat age"),
+    "dead": ("Unknown", "Engines down"),
+}
+"""Which panel is not zero in which scenario."""
+ZERO_THEN = {("Findings by kind", "B")}
+"""Queries that are there and 0 in their panel's scenario: a leak breaks no invariant."""
+PANELS = [(scenario, title) for scenario, titles in SCENARIOS.items() for title in titles]
+QUERIES = panel_queries()
+
+
+@pytest.fixture(scope="module", name="live")
+def everything() -> Iterator[Live]:
+    with Live(Path(tempfile.mkdtemp(prefix="kvledger-boards-", dir="/dev/shm"))) as live:
+        yield live
+
+
+def choose(expr: str, *engines: str) -> str:
+    return interpolated(expr, job=[], instance=[], engine=list(engines), model=[])
+
+
+def shows(found: list[Series]) -> bool:
+    return any(value > 0 and math.isfinite(value) for series in found for value in series.values)
+
+
+def test_every_panel_has_a_scenario() -> None:
+    assert sorted(title for _, title in PANELS) == sorted({asked.by for asked in QUERIES})
+
+
+def test_every_query_runs_whatever_is_chosen(live: Live) -> None:
+    instance = live.agent.removeprefix("http://")
+    at = live.moments["restart"]
+    for asked in QUERIES + annotation_queries():
+        for engines in ([], ["storm"], ["storm", "leak"]):
+            expr = interpolated(asked.expr, job=[JOB], instance=[instance], engine=engines, model=["cell"])
+            live.instant(expr, at)
+            live.over_time(expr, at)
+
+
+def test_a_choice_by_name_selects_what_choosing_all_selects(live: Live) -> None:
+    (asked,) = [asked for asked in QUERIES if (asked.by, asked.ref_id) == ("Blocks, stacked to capacity", "D")]
+    instance = live.agent.removeprefix("http://")
+    names = ["storm", "leak", "stalled", "frozen", "dead"]
+    by_name = interpolated(asked.expr, job=[JOB], instance=[instance], engine=names, model=["cell"])
+
+    at = live.moments["storm"]
+    assert live.instant(by_name, at) == live.instant(choose(asked.expr), at) != []
+
+
+@pytest.mark.parametrize(("scenario", "title"), PANELS, ids=lambda each: each)
+def test_a_panel_is_not_zero_in_its_scenario(live: Live, scenario: str, title: str) -> None:
+    for asked in QUERIES:
+        if asked.by == title:
+            found = live.over_time(choose(asked.expr, scenario), live.moments[scenario])
+            assert found, f"{asked} has no data"
+            assert shows(found) or (title, asked.ref_id) in ZERO_THEN, f"{asked} is always 0: {found}"
+
+
+def test_every_label_that_a_legend_names_is_there(live: Live) -> None:
+    for asked in QUERIES:
+        wanted = set(re.findall(r"{{(\w+)}}", asked.legend))
+        for series in live.over_time(choose(asked.expr), live.moments["restart"]):
+            assert wanted <= series.labels.keys(), asked
+
+
+def test_each_verdict_counts_the_engine_that_has_it_and_no_other(live: Live) -> None:
+    verdicts = {"leak": "Leaking", "stalled": "Stalled", "frozen": "Frozen", "dead": "Unknown"}
+    exprs = {asked.by: asked.expr for asked in QUERIES if asked.by in {"Healthy", *verdicts.values()}}
+    for scenario, title in verdicts.items():
+        for name, expr in exprs.items():
+            (series,) = live.instant(choose(expr, scenario), live.moments[scenario])
+            assert series.values == (float(name == title),), f"{name} in {scenario}"
+
+
+def test_an_engine_that_is_not_there_has_no_data_and_not_zero(live: Live) -> None:
+    for asked in QUERIES:
+        if "$engine" in asked.expr:
+            assert live.over_time(choose(asked.expr, "nobody"), live.moments["restart"]) == [], asked
+
+
+def test_without_traffic_ratios_and_quantiles_have_no_data(live: Live) -> None:
+    titles = {"Rejection rate", "TTFT P95", "Cost per request", "Time to first token"}
+    for asked in QUERIES:
+        if asked.by in titles:
+            assert live.instant(choose(asked.expr, "dead"), live.moments["restart"]) == [], asked
+
+
+def test_every_variable_lists_what_there_is(live: Live) -> None:
+    listed = {name: set(live.label_values(choose(selector), label)) for name, selector, label in variable_selectors()}
+    assert listed == {
+        "job": {JOB},
+        "instance": {live.agent.removeprefix("http://")},
+        "engine": {"storm", "leak", "stalled", "frozen", "dead"},
+        "model": {"cell"},
+    }
+
+
+def test_annotations_mark_the_firing_alert_and_the_restart(live: Live) -> None:
+    marked = {
+        asked.by: [series.labels for series in live.over_time(choose(asked.expr), live.moments["restart"])]
+        for asked in annotation_queries()
+    }
+    assert [(each["alertname"], each["engine"]) for each in marked["Firing alerts"]] == [("KvledgerLeakSeen", "leak")]
+    assert [each["engine"] for each in marked["Engine restarts"]] == ["dead"]
