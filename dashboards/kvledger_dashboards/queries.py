@@ -132,6 +132,6 @@ HEARTBEAT_AGE = Query(
 STEPS = Query(per_second("engine_steps_total", CORE), CORE_LEGEND)
 SAMPLE_AGE = Query(f"max by (instance, source) ({select('agent_source_age_seconds')})", "{{source}} {{instance}}")
 
-FIRING_ALERTS = 'ALERTS{alertname=~"(?i)kvledger.*",alertstate="firing",engine=~"$engine|"}'
+FIRING_ALERTS = 'ALERTS{alertname=~"Kvledger.+",alertstate="firing",engine=~"$engine|"}'
 """Alerts about the chosen engines, and those about no engine at all, such as an absent agent."""
 RESTARTS = f"increase({select('engine_restarts_total')}{WINDOW}) > 0"
