@@ -15,6 +15,8 @@ from kvledger_engine.waits import WaitQueue
 
 _MAX_NAME_BYTES = 64
 _MAX_ID_BYTES = 256
+MAX_LOGPROBS = 20
+_RETRYABLE = (RejectionReason.QUEUE_FULL, RejectionReason.DRAINING, RejectionReason.QUEUE_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Refusal:
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later, here or at another replica."""
-        return self.reason in (RejectionReason.QUEUE_FULL, RejectionReason.DRAINING)
+        return self.reason in _RETRYABLE
 
 
 def is_tenant_name(name: str) -> bool:
@@ -63,6 +65,14 @@ class Door:
             return f"n={request.n}: ask for 1 to {limit} sequences."
         if not (math.isfinite(request.temperature) and request.temperature >= 0):
             return f"temperature={request.temperature}: use a finite number of 0 or more."
+        if not 0 <= request.top_p <= 1:
+            return f"top_p={request.top_p}: use a number from 0 to 1."
+        if request.logprobs is not None and not 0 <= request.logprobs <= MAX_LOGPROBS:
+            return f"logprobs={request.logprobs}: ask for 0 to {MAX_LOGPROBS} of the likeliest tokens."
+        for name in ("queue_timeout_seconds", "run_timeout_seconds"):
+            seconds = getattr(request, name)
+            if seconds is not None and not 0 < seconds < math.inf:
+                return f"{name}={seconds}: use a finite number of seconds above 0."
         if request.request_class not in RequestClass.words():
             return f"Unknown request class: use one of {', '.join(RequestClass.words())}."
         if not is_tenant_name(request.tenant):

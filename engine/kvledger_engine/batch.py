@@ -17,6 +17,29 @@ from kvledger.views import I32, I64, U64
 F32 = NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Scores of a step's samples, filled in by the compute: natural logarithms of the model's own probabilities.
+
+    `samples` I64[s] are the samples that want them; `logprobs` F32[s] of their drawn tokens; `top_tokens` I32[s, k] and
+    `top_logprobs` F32[s, k] are the likeliest tokens, the likeliest first, with k the most that anybody wants.
+    """
+
+    samples: I64
+    logprobs: F32
+    top_tokens: I32
+    top_logprobs: F32
+
+    @classmethod
+    def wanted(cls, logprobs: I32) -> Scoring | None:
+        """Room for the scores of a step: `logprobs` I32[m] tops of each sample, -1 = no scores. None if all are -1."""
+        samples = np.flatnonzero(logprobs >= 0)
+        if not len(samples):
+            return None
+        shape = len(samples), int(logprobs.max())
+        return cls(samples, np.zeros(shape[0], np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """One step. Row i computes positions [starts[i], starts[i] + counts[i]) of one sequence.
@@ -42,6 +65,10 @@ class Batch:
     sample_slots: I32
     sample_seed: U64
     sample_temperature: F32
+    sample_top_p: F32 | None = None
+    """Of each sample; None = nobody cuts the distribution."""
+    scores: Scoring | None = None
+    """Where scores of the samples go; None = nobody asked."""
 
 
 class Compute(Protocol):

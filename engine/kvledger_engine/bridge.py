@@ -23,6 +23,7 @@ from kvledger_engine.messages import (
     Hello,
     NewRequest,
     Refused,
+    Stop,
     ToCore,
     Token,
 )
@@ -46,10 +47,11 @@ class EngineStartFailed(EngineError):
 class Inbox:
     """What the core says about one request. One task reads it; closed by `Bridge.close` in any case."""
 
-    __slots__ = ("_gone", "_replies", "_waiter", "request_id", "sequences_open")
+    __slots__ = ("_gone", "_replies", "_waiter", "aborted", "request_id", "sequences_open", "tenant")
 
-    def __init__(self, request_id: str, sequences: int) -> None:
-        self.request_id, self.sequences_open = request_id, sequences
+    def __init__(self, request: NewRequest) -> None:
+        self.request_id, self.sequences_open, self.tenant = request.request_id, request.n, request.tenant
+        self.aborted = False
         self._replies: list[Reply] = []
         self._waiter: asyncio.Future[None] | None = None
         self._gone = False
@@ -127,7 +129,7 @@ class Bridge(asyncio.Protocol):
         assert request.request_id not in self._inboxes, "a request id is used twice"
         if self._unsent_bytes() > MAX_UNSENT_BYTES:
             raise EngineGone("the engine core takes no requests: it is stopped or stuck")
-        inbox = Inbox(request.request_id, request.n)
+        inbox = Inbox(request)
         self._send([request])
         self._inboxes[request.request_id] = inbox
         return inbox
@@ -136,6 +138,20 @@ class Bridge(asyncio.Protocol):
         """Forget a request. One that has not ended is cancelled: by default its client went away. Idempotent."""
         if self._inboxes.pop(inbox.request_id, None) is not None and not self.ended.is_set():
             self._send([_cancel([inbox.request_id], cause)])
+
+    def stop(self, inbox: Inbox, index: int) -> None:
+        """One sequence of a request has all its text: it ends as `stop`. Does nothing where the request has ended."""
+        if inbox.request_id in self._inboxes and not self.ended.is_set():
+            self._send([Stop(request_id=inbox.request_id, index=index, since_ns=time.monotonic_ns())])
+
+    def abort(self, request_id: str, tenant: str | None) -> bool:
+        """Cancel an open request by command; its client is told. False if there is none, or not of this tenant."""
+        inbox = self._inboxes.get(request_id)
+        if inbox is None or tenant not in (None, inbox.tenant):
+            return False
+        inbox.aborted = True
+        self._send([_cancel([request_id], CancelCause.API)])
+        return True
 
     def drain(self) -> None:
         """Have the core refuse what is new and end when the rest has ended. `ended` tells when."""

@@ -17,14 +17,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
 from kvledger_engine.bridge import Bridge
 from kvledger_engine.errors import EngineError
+from kvledger_engine.keys import ApiKeys
 from kvledger_engine.options import CoreOptions, add_arguments, core_options
 from kvledger_engine.server import CompletionServer
+from kvledger_engine.template import open_template
 from kvledger_engine.tokenizer import open_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -52,8 +55,9 @@ class EngineCommand:
         """Serve until SIGTERM or SIGINT. Returns 0 after a clean drain, 1 if the core died. Raises `EngineError`."""
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         options = core_options(args)
+        keys = ApiKeys(Path(args.api_keys)) if args.api_keys else None
         with _bound(args.host, args.port) as listening:
-            return asyncio.run(_serve(options, listening, as_json=args.json))
+            return asyncio.run(_serve(options, listening, keys, as_json=args.json))
 
 
 COMMAND = EngineCommand()
@@ -97,13 +101,13 @@ def _start_core(options: CoreOptions) -> tuple[subprocess.Popen[bytes], socket.s
     return core, ours
 
 
-async def _serve(options: CoreOptions, listening: socket.socket, *, as_json: bool) -> int:
+async def _serve(options: CoreOptions, listening: socket.socket, keys: ApiKeys | None, *, as_json: bool) -> int:
     core, ours = _start_core(options)
     try:
         bridge = await Bridge.connect(ours)
         try:
             signals = _watch_signals()
-            async with _listening(bridge, listening):
+            async with _listening(bridge, listening, keys):
                 _print_ready(bridge, listening, core.pid, as_json=as_json)
                 died = asyncio.create_task(_say_that_it_died(bridge, core))
                 await _until_stopped(bridge, signals, options.drain_timeout_seconds)
@@ -116,8 +120,9 @@ async def _serve(options: CoreOptions, listening: socket.socket, *, as_json: boo
 
 
 @asynccontextmanager
-async def _listening(bridge: Bridge, listening: socket.socket) -> AsyncIterator[None]:
-    app = CompletionServer(bridge, open_tokenizer(bridge.hello.tokenizer_path)).app
+async def _listening(bridge: Bridge, listening: socket.socket, keys: ApiKeys | None) -> AsyncIterator[None]:
+    path = bridge.hello.tokenizer_path
+    app = CompletionServer(bridge, open_tokenizer(path), open_template(path), keys).app
     # Without handler_cancellation a client that leaves is not noticed.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()

@@ -47,6 +47,8 @@ class Computing:
     compute: Compute
     tokenizer_path: str = ""
     eos_token_ids: tuple[int, ...] = ()
+    has_scores: bool = True
+    """Whether tokens are drawn from a distribution."""
 
 
 def longest_context_tokens(model: ModelOptions) -> int | None:
@@ -71,7 +73,7 @@ def open_compute(config: EngineConfig, model: ModelOptions) -> Computing:
             block_size_tokens=config.block_size_tokens,
             vocab_size=config.vocab_size,
         )
-        return Computing(config=config, compute=cells)
+        return Computing(config=config, compute=cells, has_scores=False)
     return _open_model(config, model)
 
 

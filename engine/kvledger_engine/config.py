@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -36,7 +37,8 @@ class EngineConfig:
 
     `max_requests` (request slots) defaults to max_num_seqs + max_waiting; `reserve_bytes` to the size of the token
     store, to which whoever opens a model adds its weights. `price_per_hour` is what the whole pool costs an hour;
-    None = no price. `seed` salts prefix keys and drives whatever the engine draws.
+    None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first block, or
+    run, for longer; None = never. `seed` salts prefix keys and drives whatever the engine draws.
     """
 
     engine: str = "engine"
@@ -58,6 +60,8 @@ class EngineConfig:
     prefix_caching: bool = True
     chunked_prefill: bool = True
     price_per_hour: float | None = None
+    queue_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -73,6 +77,9 @@ class EngineConfig:
         )
         self._require("alert_watermark_ratio", 0 < self.alert_watermark_ratio <= 1, "use a ratio above 0, at most 1")
         self._require("price_per_hour", self.price_per_hour is None or self.price_per_hour >= 0, "use 0 or more")
+        for name in ("queue_timeout_seconds", "run_timeout_seconds"):
+            seconds = getattr(self, name)
+            self._require(name, seconds is None or 0 < seconds < math.inf, "use a finite number of seconds above 0")
         self._require("reserve_bytes", self.reserve_bytes is None or self.reserve_bytes >= 0, "use 0 or more")
         self._require(
             "max_requests",

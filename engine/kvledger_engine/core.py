@@ -29,7 +29,18 @@ from kvledger_engine.computes import open_compute
 from kvledger_engine.errors import EngineError
 from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.loop import EngineLoop
-from kvledger_engine.messages import Cancel, Drain, Finished, FromCore, Hello, NewRequest, Refused, StartFailed, ToCore
+from kvledger_engine.messages import (
+    Cancel,
+    Drain,
+    Finished,
+    FromCore,
+    Hello,
+    NewRequest,
+    Refused,
+    StartFailed,
+    Stop,
+    ToCore,
+)
 from kvledger_engine.options import CoreOptions
 from kvledger_engine.steptime import StepTime, TimedCompute
 
@@ -129,6 +140,8 @@ class Core:
                 for message in group:
                     assert isinstance(message, Cancel)
                     self._cancel(message.request_ids, CancelCause[message.cause.upper()], message.since_ns)
+            elif kind is Stop:
+                self._engine.stop([message for message in group if isinstance(message, Stop)])
             elif kind is Drain:
                 self._drain()
 
@@ -196,6 +209,8 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
         ledger_path=str(ledger.path),
         tokenizer_path=opened.tokenizer_path,
         eos_token_ids=list(opened.eos_token_ids),
+        capacity_tokens=config.capacity_blocks * config.block_size_tokens,
+        has_scores=opened.has_scores,
     )
     return engine, hello
 

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvledger.catalog import OTHER_TENANT
 from kvledger.stats import observer
 from kvledger.views import I32
-from kvledger.words import CancelCause, Event, FinishReason, RejectionReason, ReleaseCause, StepPhase
+from kvledger.words import CancelCause, FinishReason, ReleaseCause, StepPhase
 from kvledger.writer import Ledger
-from kvledger_engine.admission import Door, Refusal, is_tenant_name
 from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.config import EngineConfig
+from kvledger_engine.deadlines import Deadlines
 from kvledger_engine.ending import Ending
 from kvledger_engine.errors import ComputeLost
 from kvledger_engine.faults import FaultPlan
+from kvledger_engine.intake import Intake
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.messages import Finished, NewRequest, Refused, Token
+from kvledger_engine.messages import Finished, NewRequest, Refused, Stop, Token
 from kvledger_engine.progress import Progress
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
@@ -44,12 +44,19 @@ class EngineLoop:
         self._requests = RequestTable(config, ledger)
         self._cache = KvCache(ledger, faults=fault)
         self._queue = WaitQueue(ledger)
-        self._door = Door(config, self._requests, self._queue)
+        self._deadlines = Deadlines(config, ledger, self._requests)
+        self._intake = Intake(config, ledger, requests=self._requests, queue=self._queue, deadlines=self._deadlines)
         self._ending = Ending(ledger, self._requests, self._cache)
         self.compute_lost = False
         """Whether the compute has said that it can do no further step: all requests have ended, none is taken."""
         self._scheduler = Scheduler(
-            config, ledger, requests=self._requests, cache=self._cache, queue=self._queue, ending=self._ending
+            config,
+            ledger,
+            requests=self._requests,
+            cache=self._cache,
+            queue=self._queue,
+            ending=self._ending,
+            deadlines=self._deadlines,
         )
         self._progress = Progress(
             ledger, requests=self._requests, cache=self._cache, scheduler=self._scheduler, ending=self._ending
@@ -61,9 +68,6 @@ class EngineLoop:
         self._values = stats.values
         self._running, self._waiting = stats.gauge("running"), stats.gauge("waiting")
         self._steps, self._steps_total = stats.gauge("steps"), stats.counter("engine_steps_total")
-        self._prompt_tokens = stats.counter("prompt_tokens_total")
-        self._rejections = [stats.counter("rejections_total", reason=reason.word) for reason in RejectionReason]
-        self._tenant_rejections = stats.tenant_counter("tenant_rejections_total")
         phases = [stats.histogram("step", phase=phase.word) for phase in StepPhase]
         self._observe_phases = observer(phases)
         self._cost = stats.tenant_counter("cost_total")
@@ -92,35 +96,9 @@ class EngineLoop:
         if not requests:
             return []
         self._ledger.begin()
-        refused = [answer for answer in map(self._receive, requests) if answer is not None]
+        refused = [answer for answer in map(self._intake.receive, requests) if answer is not None]
         self._publish()
         return refused
-
-    def _receive(self, request: NewRequest) -> Refused | None:
-        refusal = self._door.refusal(request)
-        if refusal is not None:
-            return self._refuse(request, refusal)
-        now_ns = self._ledger.now_ns
-        # A request that came while a step ran has waited for that step already.
-        arrived_ns = min(request.arrived_ns, now_ns) if request.arrived_ns > 0 else now_ns
-        column = self._ledger.tenant_column(request.tenant)
-        group = self._requests.open(request, tenant_column=column, arrived_ns=arrived_ns)
-        self._queue.arrive(group)
-        self._values[self._prompt_tokens] += len(request.prompt)
-        self._ledger.events(Event.ARRIVED, self._ledger.slots.serial[group])
-        return None
-
-    def _refuse(self, request: NewRequest, refusal: Refusal) -> Refused:
-        self._values[self._rejections[refusal.reason]] += 1
-        tenant = request.tenant if is_tenant_name(request.tenant) else OTHER_TENANT
-        self._tenant_rejections[self._ledger.tenant_column(tenant)] += 1
-        self._ledger.event(Event.REJECTED, self._requests.next_serial(), detail=refusal.reason)
-        return Refused(
-            request_id=request.request_id,
-            reason=refusal.reason.word,
-            advice=refusal.advice,
-            retryable=refusal.retryable,
-        )
 
     def cancel(self, request_ids: Sequence[str], cause: CancelCause, *, since_ns: int | None = None) -> None:
         """End requests in whatever state they are; unknown and ended ones are ignored. One publication.
@@ -143,6 +121,26 @@ class EngineLoop:
         self._scheduler.drop_ended()
         self._publish()
 
+    def stop(self, stops: Sequence[Stop]) -> None:
+        """End sequences whose text is complete, as if they had drawn a stop token. One publication.
+
+        Those that have ended are ignored, and so are those without a token: their text cannot be complete.
+        """
+        asked = [(slot, stop.since_ns) for stop in stops for slot in self._stopped(stop)]
+        if not asked:
+            return
+        self._ledger.begin()
+        for slot, since_ns in asked:
+            group = np.array([slot], np.int32)
+            self._leave_queue(group)
+            self._ending.end(group, FinishReason.STOP, release=ReleaseCause.FINISH, since_ns=since_ns)
+        self._scheduler.drop_ended()
+        self._publish()
+
+    def _stopped(self, stop: Stop) -> list[int]:
+        slots, indices = self._requests.slots_of(stop.request_id).tolist(), self._requests.indices
+        return [slot for slot in slots if indices[slot] == stop.index and self._ledger.slots.output_tokens[slot] > 0]
+
     def _leave_queue(self, group: I32) -> None:
         for slot in group.tolist():
             if slot in self._queue:
@@ -150,7 +148,7 @@ class EngineLoop:
 
     def drain(self) -> None:
         """Refuse new requests from now on; those accepted go on to their end."""
-        self._door.draining = True
+        self._intake.drain()
 
     def close(self) -> None:
         """Leave a closed ledger behind."""
@@ -158,7 +156,7 @@ class EngineLoop:
 
     # -- a step ---------------------------------------------------------------------------------------------------
 
-    def step(self) -> list[Token | Finished]:
+    def step(self) -> list[Token | Finished | Refused]:
         """Compute one step and hand out what came of it. Without work nothing is published."""
         if self._is_active:
             self._step()
@@ -169,6 +167,7 @@ class EngineLoop:
         ledger, clock = self._ledger, self._ledger.clock
         ledger.begin()
         started = ledger.now_ns
+        self._expire()
         batch = self._scheduler.schedule()
         scheduled = clock.now_ns()
         self._publish()
@@ -192,6 +191,15 @@ class EngineLoop:
         self._publish()
         # The second publication cannot show its own length: it is counted with the next step's first one.
         self._last_publication_ns = clock.now_ns() - applied
+
+    def _expire(self) -> None:
+        """Turn away who has waited too long, and end what has run too long."""
+        self._ending.outbox += self._intake.turn_away_overdue()
+        overdue = self._deadlines.overdue_runs()
+        if len(overdue):
+            self._leave_queue(overdue)
+            self._ending.end(overdue, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT)
+            self._scheduler.drop_ended()
 
     def _execute(self, batch: Batch) -> I32 | FinishReason:
         """The samples of a batch, or how its requests end if the compute fails."""

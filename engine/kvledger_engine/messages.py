@@ -12,7 +12,9 @@ import msgspec
 class NewRequest(msgspec.Struct, tag="new", frozen=True, kw_only=True):
     """A request to compute. `salt` isolates prefix sharing; `n` sequences are forked from one prompt.
 
-    `arrived_ns` is the ledger clock at which it was received; 0 = when the core takes it.
+    `logprobs` is how many of the likeliest tokens come with the score of each drawn one; None = no scores. Timeouts
+    are of this request alone, where the engine's own are longer or none; None = the engine's. `arrived_ns` is the
+    ledger clock at which it was received; 0 = when the core takes it.
     """
 
     request_id: str
@@ -22,9 +24,13 @@ class NewRequest(msgspec.Struct, tag="new", frozen=True, kw_only=True):
     request_class: str = "default"
     n: int = 1
     temperature: float = 0.0
+    top_p: float = 1.0
     seed: int = 0
     salt: str = ""
     stop_tokens: list[int] = []
+    logprobs: int | None = None
+    queue_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
     arrived_ns: int = 0
 
 
@@ -39,6 +45,17 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True, kw_only=True):
     since_ns: int = 0
 
 
+class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
+    """A sequence has all its text: it ends as one that drew a stop token. Ignored where it has ended.
+
+    `since_ns` is the ledger clock at which the HTTP side knew it.
+    """
+
+    request_id: str
+    index: int
+    since_ns: int
+
+
 class Drain(msgspec.Struct, tag="drain", frozen=True):
     """Refuse new requests from now on and stop when the last one has ended."""
 
@@ -46,7 +63,8 @@ class Drain(msgspec.Struct, tag="drain", frozen=True):
 class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=True):
     """The core is ready: what the HTTP side must know to answer.
 
-    `tokenizer_path` is the checkpoint's `tokenizer.json`, empty where tokens are bytes.
+    `tokenizer_path` is the checkpoint's `tokenizer.json`, empty where tokens are bytes. `capacity_tokens` is what the
+    pool holds; 0 = not said. `has_scores` is false for a model without a distribution over tokens.
     """
 
     engine: str
@@ -56,6 +74,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=T
     ledger_path: str
     tokenizer_path: str = ""
     eos_token_ids: list[int] = []
+    capacity_tokens: int = 0
+    has_scores: bool = True
 
 
 class StartFailed(msgspec.Struct, tag="start_failed", frozen=True, array_like=True):
@@ -64,12 +84,22 @@ class StartFailed(msgspec.Struct, tag="start_failed", frozen=True, array_like=Tr
     message: str
 
 
+class Scores(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithms of probabilities as the model gives them, before temperature and top_p: of the drawn token,
+    and of the likeliest tokens, the likeliest first."""
+
+    logprob: float
+    top_tokens: list[int]
+    top_logprobs: list[float]
+
+
 class Token(msgspec.Struct, tag="token", frozen=True, array_like=True):
-    """One generated token of sequence `index` of a request."""
+    """One generated token of sequence `index` of a request, with scores where they were asked for."""
 
     request_id: str
     index: int
     token: int
+    scores: Scores | None = None
 
 
 class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True, array_like=True):
@@ -92,5 +122,5 @@ class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True, array_li
     retryable: bool
 
 
-ToCore = NewRequest | Cancel | Drain
+ToCore = NewRequest | Cancel | Stop | Drain
 FromCore = Hello | StartFailed | Token | Finished | Refused

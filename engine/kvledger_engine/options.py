@@ -51,6 +51,8 @@ def core_options(args: argparse.Namespace) -> CoreOptions:
         admission_watermark_blocks=args.watermark,
         prefix_caching=args.prefix_caching,
         chunked_prefill=args.chunked_prefill,
+        queue_timeout_seconds=args.queue_timeout,
+        run_timeout_seconds=args.run_timeout,
         seed=args.seed,
     )
     return CoreOptions(
@@ -97,6 +99,12 @@ def _add_identity(parser: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
     )
     parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 = any (default: %(default)s)")
+    parser.add_argument(
+        "--api-keys",
+        metavar="FILE",
+        help="ask clients for a key of this file, whose lines are a name and a key; the name is the tenant "
+        "(default: no key is asked for)",
+    )
     parser.add_argument("--json", action="store_true", help="print the ready line as one JSON object")
 
 
@@ -169,6 +177,18 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="opportunities to pass before the defect (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--queue-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="refuse what has waited so long for its first block, as queue_timeout (default: never)",
+    )
+    parser.add_argument(
+        "--run-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="end what has run for so long, as run_timeout (default: never)",
     )
     parser.add_argument(
         "--drain-timeout",

@@ -18,7 +18,7 @@ from kvledger_engine.batch import Batch
 from kvledger_engine.ending import Ending
 from kvledger_engine.evict import Ids
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.messages import Token
+from kvledger_engine.messages import Scores, Token
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
 
@@ -56,7 +56,7 @@ class Progress:
                 self._sampled, self._at = batch.sample_slots, batch.sample_slots.astype(np.intp)
             lengths = self._append(self._at, sampled)
             self._measure(self._at, lengths, steady=steady)
-            self._hand_out(batch.sample_slots, sampled)
+            self._hand_out(batch, sampled)
             self._end_done(batch.sample_slots, sampled, lengths)
 
     def _store(self, batch: Batch) -> None:
@@ -122,11 +122,31 @@ class Progress:
         for kind in np.flatnonzero(np.bincount(kinds)).tolist():
             histograms[kind].observe_many(seconds[kinds == kind])
 
-    def _hand_out(self, slots: I32, sampled: I32) -> None:
+    def _hand_out(self, batch: Batch, sampled: I32) -> None:
         ids, indices = self._requests.request_ids, self._requests.indices
+        drawn = zip(batch.sample_slots.tolist(), sampled.tolist(), strict=True)
+        if batch.scores is None:
+            self._ending.outbox += [Token(ids[slot], indices[slot], token) for slot, token in drawn]
+            return
+        scores = self._scores(batch)
         self._ending.outbox += [
-            Token(ids[slot], indices[slot], token) for slot, token in zip(slots.tolist(), sampled.tolist(), strict=True)
+            Token(ids[slot], indices[slot], token, scores.get(row)) for row, (slot, token) in enumerate(drawn)
         ]
+
+    def _scores(self, batch: Batch) -> dict[int, Scores]:
+        """What the compute said of each sample whose client asked, with as many of the likeliest as it asked for."""
+        found = batch.scores
+        assert found is not None
+        tops = self._requests.logprobs[batch.sample_slots[found.samples]].tolist()
+        rows = zip(
+            found.samples.tolist(),
+            found.logprobs.tolist(),
+            found.top_tokens.tolist(),
+            found.top_logprobs.tolist(),
+            tops,
+            strict=True,
+        )
+        return {row: Scores(logprob, tokens[:top], values[:top]) for row, logprob, tokens, values, top in rows}
 
     def _end_done(self, slots: I32, sampled: I32, outputs: I32) -> None:
         """End sequences that drew one of their stop tokens or have all the tokens they asked for."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
-from kvledger.views import I32, U64
+from kvledger.views import F64, I32, U64
 from kvledger.words import RequestClass, RequestState
 from kvledger.writer import Ledger
 from kvledger_engine.batch import F32
@@ -66,6 +66,9 @@ class RequestTable:
         self.salts: U64 = np.zeros(size, np.uint64)
         self.seeds: U64 = np.zeros(size, np.uint64)
         self.temperatures: F32 = np.zeros(size, np.float32)
+        self.top_ps: F32 = np.ones(size, np.float32)
+        self.logprobs: I32 = np.full(size, -1, np.int32)
+        self.run_timeouts_seconds: F64 = np.full(size, np.inf)
         self.computed_before: I32 = np.zeros(size, np.int32)
         self.awaits_fork: NDArray[np.bool_] = np.zeros(size, bool)
         self.leaders: I32 = np.zeros(size, np.int32)
@@ -74,6 +77,10 @@ class RequestTable:
         self.indices: list[int] = [0] * size
         self.unforked: dict[int, I32] = {}
         """Leader -> the sequences to be forked from it."""
+        self.cut: set[int] = set()
+        """Slots whose distribution is cut by `top_ps`."""
+        self.scored: set[int] = set()
+        """Slots that want the scores of their tokens: with the `logprobs` likeliest of each."""
         self._live: dict[str, list[int]] = {}
 
     @property
@@ -150,6 +157,15 @@ class RequestTable:
         self.salts[taken] = prefix_salt(request.salt)
         self.seeds[taken] = [(request.seed + index) & _WORD for index in range(request.n)]
         self.temperatures[taken] = request.temperature
+        self.top_ps[taken] = request.top_p
+        self.logprobs[taken] = -1 if request.logprobs is None else request.logprobs
+        self.run_timeouts_seconds[taken] = (
+            np.inf if request.run_timeout_seconds is None else request.run_timeout_seconds
+        )
+        if request.top_p < 1:
+            self.cut.update(taken.tolist())
+        if request.logprobs is not None:
+            self.scored.update(taken.tolist())
         self.computed_before[taken] = 0
         self.awaits_fork[taken] = True
         self.awaits_fork[taken[0]] = False
@@ -188,4 +204,6 @@ class RequestTable:
             del self._live[self.request_ids[slot]]
         self.unforked.pop(slot, None)
         self.stop_tokens.forget(slot)
+        self.cut.discard(slot)
+        self.scored.discard(slot)
         self.request_ids[slot] = ""

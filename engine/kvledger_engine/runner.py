@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvledger.views import I32, I64
 from kvledger_engine.attention.plan import HeadLayout, plan_attention
-from kvledger_engine.batch import Batch, ragged_positions
+from kvledger_engine.batch import Batch, Scoring, ragged_positions
 from kvledger_engine.errors import NonFiniteLogits, NotEnoughMemory
 from kvledger_engine.kvstore import KvStore
 from kvledger_engine.model.checkpoint import load_weights
@@ -20,7 +20,7 @@ from kvledger_engine.model.embedded import EMBEDDED_NAME
 from kvledger_engine.model.huggingface import model_config
 from kvledger_engine.model.llama import Llama
 from kvledger_engine.model.weights import Weights, seeded_weights, weight_shapes
-from kvledger_engine.sampling import draw
+from kvledger_engine.sampling import draw, score
 
 
 class ModelRunner:
@@ -94,6 +94,7 @@ class ModelRunner:
             batch.sample_temperature,
             batch.sample_seed,
             (batch.starts + batch.counts)[batch.sample_entry].astype(np.int64),
+            batch.sample_top_p,
         )
         finite = logits.isfinite().all(dim=-1)
         # One transfer for both: a device is waited for once a step.
@@ -102,7 +103,17 @@ class ModelRunner:
         if unsound.any():
             raise NonFiniteLogits(batch.sample_slots[unsound].tolist())
         tokens: I32 = answer[0].astype(np.int32)
+        if batch.scores is not None:
+            self._score(batch.scores, logits, drawn)
         return tokens
+
+    def _score(self, scores: Scoring, logits: Tensor, drawn: Tensor) -> None:
+        rows = self._int64(scores.samples)
+        tops = scores.top_tokens.shape[1]
+        of_drawn, tokens, values = score(logits.index_select(0, rows), drawn.index_select(0, rows), tops)
+        scores.logprobs[:] = of_drawn.cpu().numpy()
+        scores.top_tokens[:, : tokens.shape[1]] = tokens.cpu().numpy()
+        scores.top_logprobs[:, : tokens.shape[1]] = values.cpu().numpy()
 
     def _int64(self, array: I32 | I64) -> Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(self.device)

@@ -16,12 +16,13 @@ from kvledger.views import I64, U64
 from kvledger_engine.batch import F32
 
 
-def draw(logits: Tensor, temperatures: F32, seeds: U64, positions: I64) -> Tensor:
+def draw(logits: Tensor, temperatures: F32, seeds: U64, positions: I64, top_ps: F32 | None = None) -> Tensor:
     """One token id per row of `logits` [m, vocab_size], int64[m] on their device.
 
     `temperatures` F32[m], 0 = the most likely token, the first of equals; `seeds` U64[m]; `positions` I64[m], where in
     its sequence the drawn token will stand. Gumbel-max (Gumbel, 1954): the largest of logit / temperature + noise is a
-    draw from their softmax. Noise takes 16 bytes a score of the rows with a temperature.
+    draw from their softmax. Noise takes 16 bytes a score of the rows with a temperature. `top_ps` F32[m] in [0, 1]
+    leaves each row the likeliest tokens that reach this share of the softmax together; None = all tokens.
     """
     drawn = logits.argmax(dim=-1)
     warm = np.flatnonzero(temperatures > 0)
@@ -33,8 +34,33 @@ def draw(logits: Tensor, temperatures: F32, seeds: U64, positions: I64) -> Tenso
 
     rows = torch.from_numpy(warm).to(logits.device)
     scores = logits.index_select(0, rows).double() / of_warm(temperatures.astype(np.float64))[:, None]
+    if top_ps is not None:
+        scores = _nucleus(scores, of_warm(top_ps.astype(np.float64)))
     scores += gumbel_noise(of_warm(seeds.view(np.int64)), of_warm(positions), logits.shape[1])
     return drawn.index_copy(0, rows, scores.argmax(dim=-1))
+
+
+def _nucleus(scores: Tensor, top_ps: Tensor) -> Tensor:
+    """Scores [m, vocab_size] with -inf where a token is not among the likeliest that make up `top_ps` [m] together.
+
+    Nucleus sampling (Holtzman et al., 2020). The likeliest token always stays; of equals the first ones do.
+    """
+    ranked, order = scores.sort(dim=-1, descending=True, stable=True)
+    shares = ranked.softmax(dim=-1)
+    before = shares.cumsum(dim=-1) - shares
+    dropped = (before >= top_ps[:, None]) & (top_ps[:, None] < 1)
+    dropped[:, 0] = False
+    return scores.scatter(1, order, ranked.masked_fill_(dropped, -torch.inf))
+
+
+def score(logits: Tensor, drawn: Tensor, tops: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Natural logarithms of the softmax of `logits` [s, vocab_size]: of `drawn` [s], and the `tops` largest per row.
+
+    Returns float32[s], token ids int64[s, tops], float32[s, tops], the largest first.
+    """
+    logprobs = logits.float().log_softmax(dim=-1)
+    values, tokens = logprobs.topk(min(tops, logits.shape[1]), dim=-1)
+    return logprobs.gather(1, drawn[:, None])[:, 0], tokens, values
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from kvledger.views import I32
 from kvledger.words import Event, FinishReason, PreemptionMode, ReleaseCause, RequestState, WaitCause
 from kvledger.writer import Ledger
-from kvledger_engine.batch import Batch, Rows, ragged_positions
+from kvledger_engine.batch import Batch, Rows, Scoring, ragged_positions
 from kvledger_engine.config import EngineConfig
+from kvledger_engine.deadlines import Deadlines
 from kvledger_engine.ending import Ending
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.preemption import order_of_sacrifice
@@ -35,9 +36,11 @@ class Scheduler:
         cache: KvCache,
         queue: WaitQueue,
         ending: Ending,
+        deadlines: Deadlines,
     ) -> None:
         self._config, self._ledger, self._slots = config, ledger, ledger.slots
         self._requests, self._cache, self._queue, self._ending = requests, cache, queue, ending
+        self._deadlines = deadlines
         self.running: I32 = _EMPTY
         self._ordinals: I32 = np.arange(config.max_num_seqs, dtype=np.int32)
         self._turned_away: tuple[int, int] | None = None
@@ -207,6 +210,7 @@ class Scheduler:
         self._requests.move(group, RequestState.RUNNING)
         if int(slots.preemptions[leader]) == 0:
             slots.hit_tokens[leader] = hit
+            self._deadlines.started(group)
         self.running = np.concatenate((self.running, group))
         self._values[self._last_token_gauge] = self._ledger.now_ns
         self._ledger.events(Event.ADMITTED, slots.serial[group], blocks=slots.table_blocks[group].sum(axis=1))
@@ -231,6 +235,8 @@ class Scheduler:
             sample_slots=sampled,
             sample_seed=self._requests.seeds[sampled],
             sample_temperature=self._requests.temperatures[sampled],
+            sample_top_p=self._requests.top_ps[sampled] if self._requests.cut else None,
+            scores=Scoring.wanted(self._requests.logprobs[sampled]) if self._requests.scored else None,
         )
 
     def _inputs(self, rows: Rows) -> I32:

@@ -1,57 +1,79 @@
-"""The HTTP server: OpenAI completions over the bridge, with cancellation when a client goes away.
+"""The HTTP server: OpenAI's endpoints over the bridge, with cancellation when a client goes away.
 
-Owns connections and answers. Refusals are the core's; what is refused here for its form is sent there to be counted.
+Owns routes and connections. Refusals are the core's; what is refused here for its form is sent there to be counted.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 from aiohttp import web
 
-from kvledger.words import CancelCause, RejectionReason
-from kvledger_engine import completion, wire
-from kvledger_engine.bridge import Bridge, EngineGone, Inbox, Reply
-from kvledger_engine.completion import BadBody, Completion, Served
-from kvledger_engine.messages import Finished, Refused, Token
-from kvledger_engine.sse import DONE, ChunkWriter, usage_of
-from kvledger_engine.tokenizer import Detokenizer, Tokenizer
+from kvledger.words import RejectionReason
+from kvledger_engine import wire
+from kvledger_engine.answer import Answer, error_response, gone, json_response
+from kvledger_engine.arrival import Arrival, BadBody, distinct_id, malformed, request_id_of
+from kvledger_engine.body import MAX_BODY_BYTES, Asked, Served
+from kvledger_engine.bridge import Bridge, EngineGone
+from kvledger_engine.chat import parse_chat
+from kvledger_engine.completion import parse_completion
+from kvledger_engine.keys import ApiKeys
+from kvledger_engine.messages import Refused
+from kvledger_engine.template import ChatTemplate
+from kvledger_engine.tokenizer import Tokenizer
 from kvledger_engine.wire import ApiError
 
-SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Parse = Callable[[bytes, Arrival, Served], Asked]
+
+
+class AbortBody(msgspec.Struct):
+    """Which request to abort: the `id` of its answer or chunks, or of its X-Request-Id header."""
+
+    id: str
 
 
 class CompletionServer:
     """The routes over one bridge. Run its `app` with `handler_cancellation=True`, or disconnects go unseen."""
 
-    def __init__(self, bridge: Bridge, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, bridge: Bridge, tokenizer: Tokenizer, template: ChatTemplate | None = None, keys: ApiKeys | None = None
+    ) -> None:
         hello = bridge.hello
-        self._bridge = bridge
+        self._bridge, self._keys = bridge, keys
         self._served = Served(
             model=hello.model,
             vocab_size=hello.vocab_size,
             max_model_len_tokens=hello.max_model_len_tokens,
             tokenizer=tokenizer,
             eos_token_ids=hello.eos_token_ids,
+            capacity_tokens=hello.capacity_tokens or None,
+            has_scores=hello.has_scores,
+            template=template,
         )
         self._created = int(time.time())
-        self.app = web.Application(client_max_size=completion.MAX_BODY_BYTES, middlewares=[_typed_errors])
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_typed_errors])
         self.app.router.add_post("/v1/completions", self.completions)
+        self.app.router.add_post("/v1/chat/completions", self.chat_completions)
+        self.app.router.add_post("/v1/abort", self.abort)
         self.app.router.add_get("/v1/models", self.models)
         self.app.router.add_get("/health", self.health)
 
     async def health(self, _: web.Request) -> web.Response:
         """200 while requests are taken; 503 while the engine drains, or once its core is gone."""
-        if self._bridge.draining:
-            return _error(wire.DRAINING)
-        return _error(wire.ENGINE_ERROR) if self._bridge.ended.is_set() else _json({"status": "ok"})
+        if self._bridge.draining or self._bridge.ended.is_set():
+            return error_response(gone(self._bridge))
+        return json_response({"status": "ok"})
 
-    async def models(self, _: web.Request) -> web.Response:
+    async def models(self, http: web.Request) -> web.Response:
         """The one model served, in OpenAI's shape and with vLLM's `max_model_len`."""
+        try:
+            self._key_name(http)
+        except BadBody as bad:
+            return error_response(bad.error)
         model = {
             "id": self._served.model,
             "object": "model",
@@ -59,180 +81,95 @@ class CompletionServer:
             "owned_by": "kvledger",
             "max_model_len": self._served.max_model_len_tokens,
         }
-        return _json({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [model]})
+
+    async def abort(self, http: web.Request) -> web.Response:
+        """`POST /v1/abort`: end an open request, whose client is told. 404 if there is none of this tenant's."""
+        try:
+            key_name = self._key_name(http)
+            wanted = _ABORT.decode(await _body(http))
+        except BadBody as bad:
+            return error_response(bad.error)
+        except msgspec.DecodeError as error:
+            return error_response(BadBody(str(error), param="id").error)
+        try:
+            if self._bridge.abort(wanted.id, key_name):
+                return json_response({"id": wanted.id, "aborted": True})
+        except EngineGone:
+            return error_response(gone(self._bridge))
+        message = "no request of this id is open: it has ended, or never was"
+        return error_response(ApiError(status=wire.NOT_FOUND, code="not_found", message=message, param="id"))
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
+        return await self._generate(http, "cmpl", parse_completion)
+
+    async def chat_completions(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/chat/completions`."""
+        return await self._generate(http, "chatcmpl", parse_chat)
+
+    async def _generate(self, http: web.Request, prefix: str, parse: Parse) -> web.StreamResponse:
+        arrival = Arrival(headers={}, request_id=self._free_id(http, prefix), arrived_ns=time.monotonic_ns())
         try:
+            arrival = replace(arrival, key_name=self._key_name(http), headers=http.headers)
             body = await _body(http)
-            arrived_ns = time.monotonic_ns()
-            asked = completion.parse_completion(
-                body, http.headers, self._served, request_id=self._free_id(http), arrived_ns=arrived_ns
-            )
+            # An id is free until the next `await`, and the wait begins when all of the request is here.
+            arrival = replace(arrival, request_id=self._free_id(http, prefix), arrived_ns=time.monotonic_ns())
+            asked = parse(body, arrival, self._served)
             inbox = self._bridge.submit(asked.request)
         except BadBody as bad:
-            return _error(await self._count_bad(http, bad.error))
+            return error_response(await self._count_bad(replace(arrival, request_id=self._free_id(http, prefix)), bad))
         except EngineGone:
-            return _error(self._gone())
+            return error_response(gone(self._bridge))
         try:
-            return await self._answer(http, asked, inbox)
+            return await Answer(self._bridge, inbox, asked, self._served).give(http)
+        except EngineGone:
+            return error_response(gone(self._bridge))
         finally:
             # Reached by a cancelled handler and a failed write too: the client is gone, and its blocks go back.
             self._bridge.close(inbox)
 
-    def _free_id(self, http: web.Request) -> str:
+    def _key_name(self, http: web.Request) -> str | None:
+        """The name of the client's API key; None where keys are not asked for. Raises `BadBody`."""
+        if self._keys is None:
+            return None
+        name = self._keys.name_of(http.headers)
+        if name is None:
+            raise BadBody(
+                "send a known API key: Authorization: Bearer …", param="Authorization", status=wire.UNAUTHORIZED
+            )
+        return name
+
+    def _free_id(self, http: web.Request, prefix: str) -> str:
         """The request's id, made distinct where a client uses one twice at once. Free until the next `await`."""
-        request_id = completion.request_id_of(http.headers)
-        return completion.distinct_id(request_id) if self._bridge.is_open(request_id) else request_id
+        request_id = request_id_of(http.headers, prefix)
+        return distinct_id(request_id) if self._bridge.is_open(request_id) else request_id
 
-    def _gone(self) -> ApiError:
-        return wire.DRAINING if self._bridge.draining else wire.ENGINE_ERROR
-
-    async def _count_bad(self, http: web.Request, error: ApiError) -> ApiError:
+    async def _count_bad(self, arrival: Arrival, bad: BadBody) -> ApiError:
         """Have the core count a request refused for its form; its verdict stands where it is another one (draining)."""
         try:
-            inbox = self._bridge.submit(completion.malformed(http.headers, self._free_id(http)))
+            inbox = self._bridge.submit(malformed(arrival))
         except EngineGone:
-            return error
+            return bad.error
         try:
             for reply in await inbox.take():
                 if isinstance(reply, Refused) and reply.reason != RejectionReason.BAD_REQUEST.word:
                     return wire.refusal(reply)
         except EngineGone:
-            return error
+            return bad.error
         finally:
             self._bridge.close(inbox)
-        return error
-
-    async def _answer(self, http: web.Request, asked: Completion, inbox: Inbox) -> web.StreamResponse:
-        try:
-            replies = await inbox.take()
-            if (error := _failure(replies[0])) is not None:
-                return _error(error)
-            if asked.stream:
-                return await self._stream(http, asked, inbox, replies)
-            return await self._whole(asked, inbox, replies)
-        except EngineGone:
-            return _error(self._gone())
-
-    async def _whole(self, asked: Completion, inbox: Inbox, replies: list[Reply]) -> web.Response:
-        """The answer to a request that is not streamed."""
-        request = asked.request
-        streams = self._detokenizers(request.n)
-        texts: list[list[str]] = [[] for _ in range(request.n)]
-        ends: dict[int, Finished] = {}
-        while True:
-            for reply in replies:
-                if (error := _failure(reply)) is not None:
-                    self._bridge.close(inbox, CancelCause.API)
-                    return _error(error)
-                if isinstance(reply, Token):
-                    texts[reply.index].append(streams[reply.index].feed(reply.token))
-                elif isinstance(reply, Finished):
-                    texts[reply.index].append(streams[reply.index].end())
-                    ends[reply.index] = reply
-            if len(ends) == request.n:
-                return _json(self._document(request.request_id, texts, ends))
-            replies = await inbox.take()
-
-    def _detokenizers(self, sequences: int) -> list[Detokenizer]:
-        return [self._served.tokenizer.stream() for _ in range(sequences)]
-
-    def _document(self, request_id: str, texts: list[list[str]], ends: dict[int, Finished]) -> dict[str, object]:
-        choices = [
-            {"index": index, "text": "".join(text), "logprobs": None, "finish_reason": ends[index].reason}
-            for index, text in enumerate(texts)
-        ]
-        return {
-            "id": request_id,
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": self._served.model,
-            "choices": choices,
-            "usage": usage_of(list(ends.values())),
-        }
-
-    async def _stream(
-        self, http: web.Request, asked: Completion, inbox: Inbox, replies: list[Reply]
-    ) -> web.StreamResponse:
-        """The answer to a streamed request: one write for all that one engine step brought."""
-        request = asked.request
-        writer = ChunkWriter(
-            request_id=request.request_id,
-            created=int(time.time()),
-            model=self._served.model,
-            sequences=request.n,
-            include_usage=asked.include_usage,
-        )
-        response = web.StreamResponse(headers=SSE_HEADERS | {completion.REQUEST_ID_HEADER: request.request_id})
-        # A client that left between two writes: the caller's `finally` cancels its request.
-        with suppress(ConnectionError):
-            await response.prepare(http)
-            try:
-                await self._follow(response, writer, asked, inbox, replies)
-            except EngineGone:
-                await response.write(writer.error(self._gone()) + DONE)
-        return response
-
-    async def _follow(
-        self,
-        response: web.StreamResponse,
-        writer: ChunkWriter,
-        asked: Completion,
-        inbox: Inbox,
-        replies: list[Reply],
-    ) -> None:
-        ends: list[Finished] = []
-        streams = self._detokenizers(asked.request.n)
-        while True:
-            chunks, failed = _events(writer, streams, replies, ends)
-            ended = failed or len(ends) == asked.request.n
-            if failed:
-                self._bridge.close(inbox, CancelCause.API)
-            elif ended and asked.include_usage:
-                chunks.append(writer.usage(ends))
-            await response.write(b"".join([*chunks, DONE] if ended else chunks))
-            if ended:
-                return
-            replies = await inbox.take()
+        return bad.error
 
 
-def _failure(reply: Reply) -> ApiError | None:
-    """The error that ends the whole request, None for a token or a proper end."""
-    if isinstance(reply, Token):
-        return None
-    return wire.refusal(reply) if isinstance(reply, Refused) else wire.failed_ending(reply.reason)
-
-
-def _events(
-    writer: ChunkWriter, streams: list[Detokenizer], replies: list[Reply], ends: list[Finished]
-) -> tuple[list[bytes], bool]:
-    """The events for `replies`, whose proper endings go to `ends`; and whether the last one is an error."""
-    chunks = []
-    for reply in replies:
-        if isinstance(reply, Token):
-            chunks.append(writer.token(reply.index, streams[reply.index].feed(reply.token)))
-        elif (error := _failure(reply)) is not None:
-            return [*chunks, writer.error(error)], True
-        elif isinstance(reply, Finished):
-            ends.append(reply)
-            chunks.append(writer.finish(reply.index, streams[reply.index].end(), reply.reason))
-    return chunks, False
+_ABORT = msgspec.json.Decoder(AbortBody)
 
 
 async def _body(http: web.Request) -> bytes:
     try:
         return await http.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise BadBody(f"the body is larger than {completion.MAX_BODY_BYTES:,} bytes", status=wire.TOO_LARGE) from error
-
-
-def _error(error: ApiError) -> web.Response:
-    return web.Response(status=error.status, body=error.body, headers=error.headers, content_type="application/json")
-
-
-def _json(document: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+        raise BadBody(f"the body is larger than {MAX_BODY_BYTES:,} bytes", status=wire.TOO_LARGE) from error
 
 
 @web.middleware
@@ -244,6 +181,6 @@ async def _typed_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if error.status not in (wire.NOT_FOUND, wire.METHOD_NOT_ALLOWED):
             raise
         code = "not_found" if error.status == wire.NOT_FOUND else "method_not_allowed"
-        return _error(
+        return error_response(
             ApiError(status=error.status, code=code, message=f"{request.method} {request.path}: {error.reason}")
         )

@@ -1,4 +1,4 @@
-"""The events of a streamed completion. Builds bytes; never does I/O, and knows no tokenizer.
+"""The events of a streamed answer. Builds bytes; never does I/O, and knows no tokenizer.
 
 A stream's chunks differ in a few bytes only, so everything around them is built once per request and sequence.
 """
@@ -6,6 +6,7 @@ A stream's chunks differ in a few bytes only, so everything around them is built
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -18,20 +19,33 @@ _json = msgspec.json.encode
 
 
 class ChunkWriter:
-    """Writes the events of one streamed completion of `sequences` sequences."""
+    """Writes the events of one streamed completion of `sequences` sequences; in the shape of chats where `chat`."""
 
-    def __init__(self, *, request_id: str, created: int, model: str, sequences: int, include_usage: bool) -> None:
-        head = _json({"id": request_id, "object": "text_completion", "created": created, "model": model})[:-1]
+    def __init__(
+        self, *, request_id: str, created: int, model: str, sequences: int, include_usage: bool, chat: bool = False
+    ) -> None:
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        head = _json({"id": request_id, "object": kind, "created": created, "model": model})[:-1]
+        field, close = (b'"delta":{"content":', b"}") if chat else (b'"text":', b"")
         self._head = b"data: " + head + b","
-        self._before = [self._head + b'"choices":[{"index":%d,"text":' % index for index in range(sequences)]
+        self._choices = [self._head + b'"choices":[{"index":%d,' % index for index in range(sequences)]
+        self._before = [choice + field for choice in self._choices]
         # With include_usage every chunk carries the field, and all but the last one carry null (OpenAI's rule).
         usage = b',"usage":null' if include_usage else b""
-        self._after = b',"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
-        self._finish = b',"logprobs":null,"finish_reason":"%b"}]' + usage + b"}\n\n"
+        self._scores = close + b',"logprobs":'
+        self._rest = b',"finish_reason":null}]' + usage + b"}\n\n"
+        self._after = self._scores + b"null" + self._rest
+        self._finish = self._scores + b'null,"finish_reason":"%b"}]' + usage + b"}\n\n"
 
-    def token(self, index: int, text: str) -> bytes:
-        """What one token brought to the text of sequence `index`."""
-        return self._before[index] + _json(text) + self._after
+    def opening(self, index: int) -> bytes:
+        """The first chunk of sequence `index` of a chat: who speaks."""
+        return self._choices[index] + b'"delta":{"role":"assistant","content":""' + self._after
+
+    def token(self, index: int, text: str, scores: Any = None) -> bytes:
+        """What one token brought to the text of sequence `index`, with its scores where they are asked for."""
+        if scores is None:
+            return self._before[index] + _json(text) + self._after
+        return self._before[index] + _json(text) + self._scores + _json(scores) + self._rest
 
     def finish(self, index: int, text: str, reason: str) -> bytes:
         """The end of sequence `index`, with the rest of its text."""

@@ -14,7 +14,8 @@ from tokenizers.decoders import DecodeStream
 
 from kvledger_engine.errors import EngineError
 
-BYTES = 256
+ASCII, BYTES = 128, 256
+_NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 _TOKENIZER_LOST_ITS_PLACE = "Invalid prefix"
 """What the library says when bytes that never make a character change the text before them (tokenizers 0.23)."""
 
@@ -36,8 +37,14 @@ class Detokenizer(Protocol):
 class Tokenizer(Protocol):
     """One model's vocabulary."""
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with the special tokens the model wants around it."""
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of a prompt, with the special tokens the model wants around it unless the text has them already."""
+
+    def name(self, token: int) -> str:
+        """What one token is called where tokens are listed; a token that is no whole text has a name of its own."""
+
+    def raw(self, token: int) -> bytes | None:
+        """The bytes of one token's text; None where they are not known."""
 
     def stream(self) -> Detokenizer:
         """A detokenizer for one sequence."""
@@ -46,9 +53,19 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """A token is a byte of UTF-8. Ids from 256 on are nobody's text and are shown by their number."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         """See `Tokenizer.encode`. A lone surrogate becomes a question mark: JSON can carry one, UTF-8 cannot."""
         return list(text.encode(errors="replace"))
+
+    def name(self, token: int) -> str:
+        """See `Tokenizer.name`: a part of a character is called as OpenAI's API calls it."""
+        if token >= BYTES:
+            return f"<{token}>"
+        return chr(token) if token < ASCII else f"bytes:\\x{token:02x}"
+
+    def raw(self, token: int) -> bytes | None:
+        """See `Tokenizer.raw`."""
+        return bytes((token,)) if token < BYTES else None
 
     def stream(self) -> Detokenizer:
         """See `Tokenizer.stream`."""
@@ -81,9 +98,21 @@ class CheckpointTokenizer:
         except Exception as error:  # the library has no type of its own
             raise BadTokenizer(f"{path}: {error}; use the tokenizer.json that came with the checkpoint") from error
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         """See `Tokenizer.encode`."""
-        return list(self._tokenizer.encode(text).ids)
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def name(self, token: int) -> str:
+        """See `Tokenizer.name`: the vocabulary's own where the token is no whole text."""
+        text = self._tokenizer.decode([token], skip_special_tokens=False)
+        if text and _NO_CHARACTER not in text:
+            return str(text)
+        return self._tokenizer.id_to_token(token) or f"<{token}>"
+
+    def raw(self, token: int) -> bytes | None:
+        """See `Tokenizer.raw`."""
+        text = str(self._tokenizer.decode([token], skip_special_tokens=False))
+        return None if _NO_CHARACTER in text else text.encode()
 
     def stream(self) -> Detokenizer:
         """See `Tokenizer.stream`. Special tokens are no text."""

@@ -13,7 +13,8 @@ import msgspec
 from kvledger.words import FinishReason, RejectionReason
 from kvledger_engine.messages import Refused
 
-BAD_REQUEST, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED, TOO_LARGE, TOO_MANY = 400, 403, 404, 405, 413, 429
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 401, 403, 404, 405
+TOO_LARGE, TOO_MANY = 413, 429
 UNAVAILABLE, TIMED_OUT = 503, 504
 
 STATUS: Mapping[str, int] = {
@@ -44,6 +45,7 @@ _COMPLETE = (FinishReason.STOP.word, FinishReason.LENGTH.word)
 _RETRY_AFTER_SECONDS = {RejectionReason.DRAINING.word: 5, FinishReason.ENGINE_ERROR.word: 5}
 _TYPES = {
     BAD_REQUEST: "invalid_request_error",
+    UNAUTHORIZED: "authentication_error",
     FORBIDDEN: "permission_error",
     NOT_FOUND: "not_found_error",
     METHOD_NOT_ALLOWED: "invalid_request_error",
@@ -71,8 +73,10 @@ class ApiError:
 
     @property
     def headers(self) -> dict[str, str]:
-        """`Retry-After` in seconds, where sending the same request again can help."""
-        return {"Retry-After": str(_RETRY_AFTER_SECONDS.get(self.code, 1))} if self.retryable else {}
+        """`Retry-After` in seconds, where the same request can succeed later; OpenAI's clients obey X-Should-Retry."""
+        if not self.retryable:
+            return {"X-Should-Retry": "false"}
+        return {"X-Should-Retry": "true", "Retry-After": str(_RETRY_AFTER_SECONDS.get(self.code, 1))}
 
 
 def refusal(refused: Refused) -> ApiError:
@@ -104,3 +108,9 @@ DRAINING = ApiError(
     retryable=True,
 )
 """The answer of a server that is about to end."""
+ABORTED = ApiError(
+    status=UNAVAILABLE,
+    code=FinishReason.CANCELLED.word,
+    message="the request was aborted through /v1/abort",
+)
+"""The answer to a request that was aborted by its id."""

@@ -49,9 +49,12 @@ class Outcome:
     refused: dict[str, Refused] = field(default_factory=dict)
     first_seen: list[Sequence_] = field(default_factory=list)
 
-    def take(self, messages: Iterable[Token | Finished]) -> None:
+    def take(self, messages: Iterable[Token | Finished | Refused]) -> None:
         """Add what one step handed out."""
         for message in messages:
+            if isinstance(message, Refused):
+                self.refused[message.request_id] = message
+                continue
             key = message.request_id, message.index
             if isinstance(message, Token):
                 assert key not in self.finished, f"a token of {key} after its end"

@@ -10,23 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvledger_engine.completion import (
-    LONG_PROMPT_TOKENS,
-    BadBody,
-    Completion,
-    Served,
-    malformed,
-    parse_completion,
-    request_id_of,
-)
+from kvledger_engine.arrival import Arrival, BadBody, malformed, request_id_of
+from kvledger_engine.body import LONG_PROMPT_TOKENS, Asked, Served
+from kvledger_engine.completion import parse_completion
 from kvledger_engine.tokenizer import ByteTokenizer
 
 SERVED = Served(model="cell", vocab_size=256, max_model_len_tokens=4096, tokenizer=ByteTokenizer())
 
 
-def parse(body: object, **headers: str) -> Completion:
+def arrival(headers: dict[str, str]) -> Arrival:
+    return Arrival(headers=headers, request_id="cmpl-x", arrived_ns=5)
+
+
+def parse(body: object, **headers: str) -> Asked:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return parse_completion(json.dumps(body).encode(), named, SERVED, request_id="cmpl-x", arrived_ns=5)
+    return parse_completion(json.dumps(body).encode(), arrival(named), SERVED)
 
 
 def test_what_is_left_out_has_openais_defaults() -> None:
@@ -45,7 +43,7 @@ def test_null_means_the_default_as_it_does_for_openai() -> None:
 
 
 def test_fields_that_are_not_known_are_ignored() -> None:
-    assert parse({"prompt": "hi", "top_p": 0.9, "best_of": 3}).request.prompt == [104, 105]
+    assert parse({"prompt": "hi", "min_p": 0.9, "best_of": 3}).request.prompt == [104, 105]
 
 
 def test_the_models_end_tokens_stop_a_request_unless_it_ignores_them() -> None:
@@ -53,7 +51,7 @@ def test_the_models_end_tokens_stop_a_request_unless_it_ignores_them() -> None:
 
     def stops(**fields: object) -> list[int]:
         body = json.dumps({"prompt": "hi", **fields}).encode()
-        return parse_completion(body, {}, served, request_id="cmpl-x", arrived_ns=5).request.stop_tokens
+        return parse_completion(body, arrival({}), served).request.stop_tokens
 
     assert stops() == [2, 7]
     assert stops(stop_token_ids=[9, 7]) == [2, 7, 9]
@@ -71,8 +69,8 @@ def test_the_tenant_is_the_header_else_the_user_and_the_class_is_the_header() ->
     assert parse({"prompt": "hi", "user": "u"}).request.tenant == "u"
     assert parse({"prompt": "hi", "user": "u"}, X_Tenant="t").request.tenant == "t"
     assert parse({"prompt": "hi"}, X_Class="batch").request.request_class == "batch"
-    assert malformed({"X-Tenant": "t"}, "cmpl-x").tenant == "t"
-    assert malformed({"X-Tenant": "\n"}, "cmpl-x").tenant == "default"
+    assert malformed(arrival({"X-Tenant": "t"})).tenant == "t"
+    assert malformed(arrival({"X-Tenant": "\n"})).tenant == "default"
 
 
 def test_a_prompt_that_no_context_holds_is_cut_where_the_verdict_is_certain() -> None:
@@ -87,22 +85,22 @@ def test_any_text_is_its_bytes_or_a_typed_refusal(text: str) -> None:
         expected = list(text.encode())
     except UnicodeEncodeError:
         with pytest.raises(BadBody):
-            parse_completion(body, {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+            parse_completion(body, arrival({}), SERVED)
         return
-    assert parse_completion(body, {}, SERVED, request_id="cmpl-x", arrived_ns=0).request.prompt == expected
+    assert parse_completion(body, arrival({}), SERVED).request.prompt == expected
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_request_or_a_typed_refusal(body: bytes) -> None:
     # Any other exception fails the test.
     with suppress(BadBody):
-        parse_completion(b'{"prompt": ' + body + b"}", {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+        parse_completion(b'{"prompt": ' + body + b"}", arrival({}), SERVED)
 
 
 @pytest.mark.parametrize("text", ['"\\ud800"', '["\\ud800"]', '"\\udc00x"'])
 def test_half_a_character_is_a_typed_refusal(text: str) -> None:
     with pytest.raises(BadBody) as caught:
-        parse_completion(b'{"prompt": ' + text.encode() + b"}", {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+        parse_completion(b'{"prompt": ' + text.encode() + b"}", arrival({}), SERVED)
     assert caught.value.status == 400
 
 
@@ -118,11 +116,11 @@ def test_a_number_that_no_frame_can_carry_is_a_typed_refusal_of_its_field(field:
 def test_a_deeply_nested_body_is_a_typed_refusal(body: str) -> None:
     nested = body % ("[" * 100_000 + "]" * 100_000)
     with pytest.raises(BadBody):
-        parse_completion(nested.encode(), {}, SERVED, request_id="cmpl-x", arrived_ns=0)
+        parse_completion(nested.encode(), arrival({}), SERVED)
 
 
 def test_a_plain_client_id_is_kept_and_any_other_is_replaced() -> None:
-    assert request_id_of({"X-Request-Id": "job-17.a"}) == "cmpl-job-17.a"
+    assert request_id_of({"X-Request-Id": "job-17.a"}, "cmpl") == "cmpl-job-17.a"
     for odd in ("", "a b", "x" * 129, "a\u00e9"):
-        assert request_id_of({"X-Request-Id": odd}) not in ("cmpl-", f"cmpl-{odd}")
-        assert len(request_id_of({"X-Request-Id": odd})) == len("cmpl-") + 24
+        assert request_id_of({"X-Request-Id": odd}, "cmpl") not in ("cmpl-", f"cmpl-{odd}")
+        assert len(request_id_of({"X-Request-Id": odd}, "cmpl")) == len("cmpl-") + 24

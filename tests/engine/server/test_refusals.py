@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.engine.server.client import Answer, Client, first_event, talk
-from tests.engine.server.process import EngineProcess, engine
+from tests.engine.server.process import EngineProcess, engine, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("tmpfs")]
 
@@ -61,8 +61,19 @@ MALFORMED: list[tuple[str, str | None, dict[str, str]]] = [
     (json.dumps(BODY | {"max_tokens": 0}), "max_tokens", {}),
     (json.dumps(BODY | {"n": 0}), "n", {}),
     (json.dumps(BODY | {"temperature": -1}), "temperature", {}),
-    (json.dumps(BODY | {"model": "another"}), "model", {}),
-    (json.dumps(BODY | {"stop": "end"}), "stop", {}),
+    (json.dumps(BODY | {"stop": ["a", "b", "c", "d", "e"]}), "stop", {}),
+    (json.dumps(BODY | {"stop": ["a", ""]}), "stop", {}),
+    (json.dumps(BODY | {"top_p": 0.5}), "top_p", {}),
+    (json.dumps(BODY | {"top_p": 1.5}), "top_p", {}),
+    (json.dumps(BODY | {"logprobs": 2}), "logprobs", {}),
+    (json.dumps(BODY | {"logprobs": 6}), "logprobs", {}),
+    (json.dumps(BODY | {"presence_penalty": 0.5}), "presence_penalty", {}),
+    (json.dumps(BODY | {"logit_bias": {"1": 5}}), "logit_bias", {}),
+    (json.dumps(BODY)[:-1] + ', "temperature": NaN}', None, {}),
+    (json.dumps(BODY)[:-1] + ', "temperature": 1e999}', "temperature", {}),
+    (json.dumps(BODY | {"queue_timeout": 0}), "queue_timeout", {}),
+    (json.dumps(BODY)[:-1] + ', "run_timeout": 1e999}', "run_timeout", {}),
+    (json.dumps(BODY | {"prompt": ""}), None, {}),
     (json.dumps(BODY | {"echo": True}), "echo", {}),
     (json.dumps(BODY | {"user": "u" * 65}), "user", {}),
     (json.dumps(BODY), "X-Class", {"X-Class": "royal"}),
@@ -98,6 +109,31 @@ def test_a_malformed_request_is_refused_with_the_field_and_counted_in_the_core(
 
     talk(shared.url, conversation)
     assert rejections(shared, "bad_request") == before + 1
+
+
+def test_an_unknown_model_is_not_found_and_counted(shared: EngineProcess) -> None:
+    before = rejections(shared, "bad_request")
+
+    async def conversation(client: Client) -> None:
+        check(await client.complete(**BODY, model="another"), 404, "bad_request", retryable=False, param="model")
+
+    talk(shared.url, conversation)
+    assert rejections(shared, "bad_request") == before + 1
+
+
+def test_exactly_the_context_is_answered_and_a_token_more_is_refused_not_clamped(shared: EngineProcess) -> None:
+    async def conversation(client: Client) -> None:
+        # The shared engine's pool, 4,096 tokens, is smaller than its context, 8,192: one limit after the other.
+        fits = await client.complete(prompt=[1] * 4090, max_tokens=6, temperature=0)
+        assert (fits.status, fits.document["usage"]["total_tokens"]) == (200, 4096)
+        check(await client.complete(prompt=[1] * 4090, max_tokens=7), 400, "exceeds_pool", retryable=False)
+        check(await client.complete(prompt=[1] * 8190, max_tokens=2), 400, "exceeds_pool", retryable=False)
+        over = await client.complete(prompt=[1] * 8190, max_tokens=3)
+        check(over, 400, "context_too_long", retryable=False)
+        assert "8193" in over.error["message"]
+
+    talk(shared.url, conversation)
+    eventually(shared.holds_nothing, "nothing is held")
 
 
 def test_a_refusal_is_counted_for_its_tenant_even_if_its_body_cannot_be_read(shared: EngineProcess) -> None:
