@@ -109,4 +109,7 @@ def _requests(view: RequestsView) -> dict[str, Any]:
         "tenant_blocks": series_rows(view.tenant_blocks, ("tenant",)),
         "tenant_quota_blocks": series_rows(view.tenant_quota_blocks, ("tenant",)),
         "effective_concurrency": series_rows(view.effective_concurrency, ("percentile", "tenant")),
+        "peak_running": view.peak_running,
+        "length_tokens": series_rows(view.length_tokens, ("percentile",)),
+        "maximum_concurrency": series_rows(view.maximum_concurrency, ("percentile",)),
     }

@@ -25,6 +25,8 @@ from kvledger_agent.errors import UsageError
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.observation import Observation
+from kvledger_agent.plain import plain
+from kvledger_agent.scorecard import scorecard
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ def make_app(agent: Agent) -> web.Application:
             web.get("/v1/engines/{engine}/requests", _requests),
             web.get("/v1/engines/{engine}/blocks", _blocks),
             web.get("/v1/engines/{engine}/findings", _findings),
+            web.get("/v1/engines/{engine}/scorecard", _scorecard),
         ]
     )
     return app
@@ -105,6 +108,10 @@ async def _snapshot(request: web.Request) -> web.StreamResponse:
 async def _findings(request: web.Request) -> web.StreamResponse:
     observation = _observation(request)
     return _json({"id": observation.identity.key, **findings_document(observation)})
+
+
+async def _scorecard(request: web.Request) -> web.StreamResponse:
+    return _json(plain(scorecard(_observation(request))))
 
 
 async def _requests(request: web.Request) -> web.StreamResponse:

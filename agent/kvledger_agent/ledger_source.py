@@ -17,7 +17,7 @@ from kvledger_agent.evidence import Registry, histories
 from kvledger_agent.findings import FindingBook
 from kvledger_agent.grace import Grace, GraceClock, grace_of
 from kvledger_agent.leaks import Final, Key, LeakTracker, key_of
-from kvledger_agent.lengths import effective_concurrency
+from kvledger_agent.lengths import length_view
 from kvledger_agent.observation import Finding, Observation
 from kvledger_agent.observe import (
     clock_of,
@@ -30,6 +30,7 @@ from kvledger_agent.observe import (
     totals_of,
 )
 from kvledger_agent.observe_requests import requests_view
+from kvledger_agent.peak_running import PeakRunning
 from kvledger_agent.verdict import verdict_of
 from kvledger_agent.violations import ViolationTracker
 from kvledger_agent.window import Window
@@ -51,6 +52,7 @@ class LedgerSource:
         self._price_per_hour = price_per_hour
         self._clock, self._leaks, self._violations = GraceClock(), LeakTracker(), ViolationTracker()
         self._book, self._growth = FindingBook(reader.head.limits), Window()
+        self._peak_running, self._fresh_events = PeakRunning(), 0
         self._last: Observation | None = None
         self._last_final: ReadStatus | None = None
 
@@ -79,7 +81,7 @@ class LedgerSource:
         final = is_final(sample)
         if final and self._last is not None and self._last_final is sample.status:
             return self._last
-        self.events.pull()
+        self._fresh_events = self.events.pull()
         self.summaries.pull()
         self._clock.tick(sample)
         self._last = self._observe(sample, final)
@@ -92,7 +94,9 @@ class LedgerSource:
             self._growth.add(sample.now_ns, active)
         growth = None if final else self._growth.growth_per_second()
         undecided = self._leaks.undecided + self._violations.undecided
-        lengths = effective_concurrency(self.reader.head.limits, self.summaries.records(), sample.tenants)
+        lengths = length_view(self.reader.head.limits, self.summaries.records(), sample.tenants)
+        events = self.events.records()
+        fresh = None if events is None or not self._fresh_events else events[-self._fresh_events :]
         return Observation(
             identity=self.identity,
             liveness=liveness_of(sample),
@@ -100,7 +104,7 @@ class LedgerSource:
             published_seq=sample.published_seq,
             pool=pool_of(sample, facts, self.reader.peaks(), growth),
             groups=groups_of(sample, facts),
-            requests=requests_view(sample, lengths),
+            requests=requests_view(sample, lengths, self._peak_running.update(fresh, sample)),
             totals=totals_of(sample, self._price_per_hour),
             findings=findings,
             violations=dict(self._violations.lasting),

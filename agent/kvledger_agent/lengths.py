@@ -1,19 +1,45 @@
-"""Lengths of ended requests per tenant, and how many requests of such a length a pool holds at once. Pure."""
+"""Lengths of ended requests, and how many requests of such a length a pool holds at once. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.limits import Limits
-from kvledger_agent.needs import blocks_of
+from kvledger_agent.needs import I64, blocks_of
 from kvledger_agent.observation import Labels, Series
 
 PERCENTILES = (50, 95, 99)
 MIN_REQUESTS = 20
-"""Below this many ended requests a tenant's percentiles say nothing, and are left out."""
+"""Below this many ended requests percentiles say nothing, and are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthView:
+    """Length percentiles of all ended requests, in tokens, and how many requests of that length fit at once.
+
+    `by_tenant` is the latter for each tenant's own lengths. All are keyed by percentile, `by_tenant` by tenant, too.
+    """
+
+    tokens: Series | None = None
+    maximum_concurrency: Series | None = None
+    by_tenant: Series | None = None
+
+
+def length_view(limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[str, ...]) -> LengthView:
+    """What the summaries of ended requests say; unknown below `MIN_REQUESTS` of them."""
+    held = _held(summaries)
+    if held is None or len(held) < MIN_REQUESTS:
+        return LengthView()
+    lengths = _percentiles(_tokens(held))
+    return LengthView(
+        tokens={(str(p),): float(length) for p, length in zip(PERCENTILES, lengths.tolist(), strict=True)},
+        maximum_concurrency={(str(p),): fit for p, fit in zip(PERCENTILES, _fitting(limits, lengths), strict=True)},
+        by_tenant=effective_concurrency(limits, summaries, tenants),
+    )
 
 
 def effective_concurrency(limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[str, ...]) -> Series | None:
@@ -23,17 +49,34 @@ def effective_concurrency(limits: Limits, summaries: NDArray[Any] | None, tenant
     of L tokens takes whole blocks in every cache group. So this is (budget − reserve) / (bytes per token × L), block
     rounding and windows counted. Lengths are prompt plus generated tokens of ended requests that held a block.
     """
-    if summaries is None:
+    held = _held(summaries)
+    if held is None:
         return None
-    held = summaries[summaries["first_block_ns"] > 0]
-    tokens = np.maximum(held["prompt_tokens"].astype(np.int64) + held["output_tokens"], 1)
+    tokens = _tokens(held)
     columns = np.where((held["tenant"] < 0) | (held["tenant"] >= len(tenants) - 1), len(tenants) - 1, held["tenant"])
     known: dict[Labels, float] = {}
     for column in np.unique(columns).tolist():
         own = tokens[columns == column]
         if len(own) < MIN_REQUESTS:
             continue
-        lengths = np.percentile(own, PERCENTILES, method="higher").astype(np.int64)
-        for percentile, blocks in zip(PERCENTILES, blocks_of(limits, lengths).tolist(), strict=True):
-            known[str(percentile), tenants[column]] = limits.capacity_blocks / max(1, blocks)
+        for percentile, fit in zip(PERCENTILES, _fitting(limits, _percentiles(own)), strict=True):
+            known[str(percentile), tenants[column]] = fit
     return known or None
+
+
+def _held(summaries: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if summaries is None else summaries[summaries["first_block_ns"] > 0]
+
+
+def _tokens(held: NDArray[Any]) -> I64:
+    tokens: I64 = np.maximum(held["prompt_tokens"].astype(np.int64) + held["output_tokens"], 1)
+    return tokens
+
+
+def _percentiles(tokens: I64) -> I64:
+    lengths: I64 = np.percentile(tokens, PERCENTILES, method="higher").astype(np.int64)
+    return lengths
+
+
+def _fitting(limits: Limits, lengths: I64) -> list[float]:
+    return [limits.capacity_blocks / max(1, blocks) for blocks in blocks_of(limits, lengths).tolist()]

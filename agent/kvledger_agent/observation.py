@@ -117,7 +117,11 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestsView:
-    """Requests in numbers, keyed by label values: state or cause with class, cause or percentile with tenant."""
+    """Requests in numbers, keyed by label values: state or cause with class, cause or percentile with tenant.
+
+    `peak_running` is the most that ran at any instant of the last 60 s; `length_tokens` and `maximum_concurrency` are
+    those of all tenants together, by percentile.
+    """
 
     live: Series | None = None
     waiting: Series | None = None
@@ -127,6 +131,9 @@ class RequestsView:
     tenant_blocks: Series | None = None
     tenant_quota_blocks: Series | None = None
     effective_concurrency: Series | None = None
+    peak_running: int | None = None
+    length_tokens: Series | None = None
+    maximum_concurrency: Series | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kvledger.snapshot import Sample, SlotTable
 from kvledger.words import RequestClass, RequestState, WaitCause
+from kvledger_agent.lengths import LengthView
 from kvledger_agent.needs import blocks_of, longest_tokens
 from kvledger_agent.observation import Labels, RequestsView, Series
 
@@ -17,7 +18,7 @@ _CAUSES = WaitCause.words()
 _LIVE = tuple(state for state in RequestState if state is not RequestState.FINISHED)
 
 
-def requests_view(sample: Sample, effective_concurrency: Series | None) -> RequestsView:
+def requests_view(sample: Sample, lengths: LengthView, peak_running: int) -> RequestsView:
     """All request numbers of one sample."""
     slots, causes = sample.slots, sample.wait_causes()
     return RequestsView(
@@ -28,7 +29,10 @@ def requests_view(sample: Sample, effective_concurrency: Series | None) -> Reque
         oldest_finishing_seconds=oldest_finishing_seconds(sample),
         tenant_blocks={(name,): blocks for name, blocks in sample.stats.tenant_blocks.items()},
         tenant_quota_blocks=_quotas(sample.tenant_quota_blocks),
-        effective_concurrency=effective_concurrency,
+        effective_concurrency=lengths.by_tenant,
+        peak_running=peak_running,
+        length_tokens=lengths.tokens,
+        maximum_concurrency=lengths.maximum_concurrency,
     )
 
 

@@ -13,10 +13,10 @@ class NoLedger(AgentError):
     """There is nothing to show: a file or directory is missing, or a directory holds no ledger."""
 
 
-def open_ledger(path: Path) -> LedgerSource:
+def open_ledger(path: Path, *, price_per_hour: float | None = None) -> LedgerSource:
     """Open a ledger file. Raises `NoLedger` when there is no such file, or a `LedgerUnreadable` subclass."""
     try:
-        return LedgerSource.open(path)
+        return LedgerSource.open(path, price_per_hour=price_per_hour)
     except (FileNotFoundError, NotADirectoryError) as error:
         directory = path.parent if path.parent.is_dir() else default_directory()
         raise NoLedger(f"no ledger {path}: `kvledger status --directory {directory}` shows those there are") from error

@@ -121,6 +121,7 @@ _PIN = Label("kind", tuple(k.word for k in PinKind if k is not PinKind.NONE))
 _CAUSE = Label("cause", WaitCause.words())
 _FINISH = Label("finish_reason", FinishReason.words())
 _PART = Label("part", (*(f"wait_{word}" for word in WaitCause.words()), "prefill", "decode", "other"))
+_PERCENTILE = Label("percentile", ("50", "95", "99"))
 _SOURCE = Label("source", None)
 
 
@@ -241,9 +242,26 @@ _REQUEST_GAUGES = (
         "effective_concurrency",
         "Requests of the given length percentile that the KV budget less its reserve can hold at once.",
         "",
-        Label("percentile", ("50", "95", "99")),
+        _PERCENTILE,
         source=Source.AGENT,
         per_tenant=True,
+    ),
+    _gauge(
+        "requests_peak_running", "Most requests running at any instant of the last 60 seconds.", source=Source.AGENT
+    ),
+    _gauge(
+        "length_tokens",
+        "Length of ended requests at the given percentile, prompt and output, all tenants together.",
+        "tokens",
+        _PERCENTILE,
+        source=Source.AGENT,
+    ),
+    _gauge(
+        "maximum_concurrency",
+        "Requests of the given length percentile, all tenants together, that fit at once.",
+        "",
+        _PERCENTILE,
+        source=Source.AGENT,
     ),
 )
 

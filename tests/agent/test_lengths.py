@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvledger.layout import SUMMARY
 from kvledger.limits import Group, Limits
-from kvledger_agent.lengths import MIN_REQUESTS, effective_concurrency
+from kvledger_agent.lengths import MIN_REQUESTS, LengthView, effective_concurrency, length_view
 
 LIMITS = Limits(engine="e", capacity_blocks=1000, max_requests=1, groups=(Group(block_size_tokens=16),))
 TENANTS = ("acme", "umbrella", "other")
@@ -51,3 +51,19 @@ def test_columns_that_are_not_in_use_belong_to_other() -> None:
 
     assert known is not None
     assert {tenant for _, tenant in known} == {"other"}
+
+
+def test_all_tenants_together_have_percentiles_of_their_own() -> None:
+    short, long = summaries([16] * 10, tenant=0), summaries([1600] * 10, tenant=1)
+
+    view = length_view(LIMITS, np.concatenate([short, long]), TENANTS)
+
+    assert view.tokens == {("50",): 1600.0, ("95",): 1600.0, ("99",): 1600.0}
+    assert view.maximum_concurrency == {("50",): 10.0, ("95",): 10.0, ("99",): 10.0}
+    assert view.by_tenant is None
+
+
+def test_few_requests_say_nothing_about_lengths() -> None:
+    few = summaries([16] * (MIN_REQUESTS - 1))
+
+    assert length_view(LIMITS, few, TENANTS) == length_view(LIMITS, None, TENANTS) == LengthView()

@@ -19,6 +19,7 @@ COMMANDS = {
     "completion": "kvledger_agent.completion:COMMAND",
     "engine": "kvledger_engine.command:COMMAND",
     "load": "kvledger_agent.load.command:COMMAND",
+    "scorecard": "kvledger_agent.commands.scorecard:COMMAND",
     "snapshot": "kvledger_agent.commands.snapshot:COMMAND",
     "status": "kvledger_agent.commands.status:COMMAND",
     "up": "kvledger_agent.commands.up:COMMAND",

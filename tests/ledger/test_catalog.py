@@ -27,7 +27,7 @@ EXPECTED = frozenset(
     group_logical_blocks group_active_blocks group_shared_blocks group_tail_waste_slots
     group_block_size_tokens group_block_bytes group_bytes_per_token
     requests_live requests_waiting requests_never_fit oldest_wait_seconds oldest_finishing_seconds
-    tenant_blocks tenant_quota_blocks effective_concurrency
+    tenant_blocks tenant_quota_blocks effective_concurrency requests_peak_running length_tokens maximum_concurrency
     wait_seconds time_to_first_block_seconds time_to_first_token_seconds inter_token_latency_seconds
     request_duration_seconds allocation_seconds release_seconds block_reference_lifetime_seconds step_seconds
     request_peak_blocks request_tokens
@@ -68,6 +68,8 @@ OWN_LABELS = {
     "requests_waiting": ("cause",),
     "oldest_wait_seconds": ("cause",),
     "effective_concurrency": ("percentile",),
+    "length_tokens": ("percentile",),
+    "maximum_concurrency": ("percentile",),
     "wait": ("cause",),
     "request_duration": ("finish_reason",),
     "release": ("cause",),

@@ -7,9 +7,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,19 +16,13 @@ from rich.text import Text
 
 from kvledger.words import Verdict
 from kvledger_agent.command import add_json_flag, print_json
-from kvledger_agent.config import DIRECTORY_VARIABLE, default_directory
 from kvledger_agent.documents import snapshot_document
 from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.looking import Look, add_where_flags, looking
 from kvledger_agent.observation import Observation
-from kvledger_agent.one_ledger import NoLedger, open_ledger
 from kvledger_agent.patience import INTERVAL_SECONDS, look_until_decided
 from kvledger_agent.screen import console, engine_panel
-from kvledger_agent.sources import LedgerSources
 
-Look = Callable[[], tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]]
-_NO_DEFAULT = (
-    "start one with `kvledger engine`, or name its directory with --directory (`kvledger up` prints its own directory)"
-)
 _TROUBLE = (Verdict.LEAKING, Verdict.FROZEN, Verdict.STALLED)
 
 
@@ -43,13 +35,7 @@ class StatusCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add where to look and how to print."""
         add_json_flag(parser)
-        where = parser.add_mutually_exclusive_group()
-        where.add_argument(
-            "--directory",
-            type=Path,
-            help=f"directory of ledgers (default: {DIRECTORY_VARIABLE}, else {default_directory({})})",
-        )
-        where.add_argument("--ledger", type=Path, metavar="FILE", help="one ledger instead of a directory of them")
+        add_where_flags(parser)
         parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
         parser.epilog = (
             "The bar shows the pool: █ active (held by requests or pins), ▒ cached (kept for its prefix, evicted when "
@@ -63,7 +49,7 @@ class StatusCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Look, print. Returns 1 if something is wrong. Raises `NoLedger` or a `LedgerUnreadable` subclass."""
         logging.basicConfig(level=logging.ERROR)  # what cannot be read is part of what is printed
-        with _looker(args) as look:
+        with looking(args.directory, args.ledger) as look:
             status = Status(look)
             if args.watch:
                 return _watch(status, as_json=args.json)
@@ -118,27 +104,6 @@ class Status:
         """The look for people."""
         lost = (Text(f"{s.source}  {s.status}: {s.error}", style="red") for s in self.unreadable)
         return Group(*map(engine_panel, self.observations), *lost)
-
-
-@contextmanager
-def _looker(args: argparse.Namespace) -> Iterator[Look]:
-    """What looks at one ledger, or at all of a directory."""
-    if args.ledger is not None:
-        with closing(open_ledger(args.ledger)) as source:
-            yield lambda: ((source.look(),), ())
-        return
-    directory, remedy = args.directory, f"start an engine with {DIRECTORY_VARIABLE}={args.directory}"
-    if directory is None:
-        directory, remedy = default_directory(), _NO_DEFAULT
-    with closing(LedgerSources(directory)) as sources:
-
-        def look() -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
-            seen = sources.look()
-            if not seen[1]:
-                raise NoLedger(f"no ledger in {directory}: {remedy}")
-            return seen
-
-        yield look
 
 
 def _watch(status: Status, *, as_json: bool) -> int:

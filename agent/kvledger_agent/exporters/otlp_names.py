@@ -27,6 +27,8 @@ _COUNTED: Mapping[str, str] = {
     "requests_waiting": "{request}",
     "requests_never_fit": "{request}",
     "effective_concurrency": "{request}",
+    "requests_peak_running": "{request}",
+    "maximum_concurrency": "{request}",
     "requests_total": "{request}",
     "rejections_total": "{request}",
     "tenant_rejections_total": "{request}",

@@ -1,0 +1,198 @@
+"""The scorecard: seven figures of one engine side by side, from one observation. Pure; unknown is None, never 0.
+
+Rates and quantiles are over everything that the engine's counters hold, its earlier starts included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvledger_agent.observation import HistogramView, Observation, RequestsView, Series
+
+TTFT_SHARE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveItem:
+    """Memory that no request's blocks can be in, or not when it is admitted. `subtracted`: the pool is without it."""
+
+    name: str
+    bytes: int | None
+    blocks: int | None
+    subtracted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How many requests of a length fit at once: blocks of the pool over blocks of such a request."""
+
+    percentile: int
+    length_tokens: int | None
+    requests: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """What fits at the length percentiles, what was left out of it, and the most that ran in the last 60 s.
+
+    `fits` is None while too few requests have ended; `budget_bytes` is what is left after the reserve.
+    """
+
+    fits: tuple[Fit, ...] | None
+    reached: int | None
+    budget_bytes: int | None
+    reserve: tuple[ReserveItem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorecard:
+    """Seven figures: bytes per token, block size, peak active blocks, concurrency, rejections, TTFT P95, cost.
+
+    Sizes are keyed by cache group. `ttft_p95_seconds` is interpolated within its bucket; `ttft_beyond_buckets` says
+    that it lies above the last bound, which then stands for it. Ratio and cost are per request that ended or was
+    refused, and per request that ended.
+    """
+
+    id: str
+    model: str
+    bytes_per_token: int | None
+    block_size_tokens: dict[str, int] | None
+    peak_active_blocks: int | None
+    capacity_blocks: int | None
+    concurrency: Concurrency
+    rejection_ratio: float | None
+    rejected: int | None
+    ended: int | None
+    ttft_p95_seconds: float | None
+    ttft_beyond_buckets: bool
+    cost_per_request: float | None
+
+
+def scorecard(observation: Observation) -> Scorecard:
+    """The seven figures of one observation."""
+    counters, pool = observation.totals.counters, observation.pool
+    rejected, ended = _total(counters.get("rejections_total")), _total(counters.get("requests_total"))
+    cost = _total(counters.get("cost_total"))
+    ttft = merged(observation.totals.histograms.get("time_to_first_token", {}).values())
+    sizes = {group.name: group.block_size_tokens for group in observation.groups}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return Scorecard(
+        id=observation.identity.key,
+        model=observation.identity.model,
+        bytes_per_token=_sum(group.bytes_per_token for group in observation.groups),
+        block_size_tokens=known if known and len(known) == len(sizes) else None,
+        peak_active_blocks=None if pool is None else pool.peak_active_blocks,
+        capacity_blocks=None if pool is None else pool.capacity_blocks,
+        concurrency=_concurrency(observation),
+        rejection_ratio=None if rejected is None or ended is None else ratio(rejected, rejected + ended),
+        rejected=None if rejected is None else int(rejected),
+        ended=None if ended is None else int(ended),
+        ttft_p95_seconds=None if ttft is None else quantile(TTFT_SHARE, ttft),
+        ttft_beyond_buckets=ttft is not None and _beyond(TTFT_SHARE, ttft),
+        cost_per_request=None if cost is None or ended is None else ratio(cost, ended),
+    )
+
+
+def quantile(share: float, histogram: HistogramView) -> float | None:
+    """A quantile as Prometheus' `histogram_quantile` gives it: linear within its bucket; None without observations.
+
+    Above every bound it is the last bound.
+    """
+    counts = histogram.buckets
+    total = float(counts.sum())
+    if total <= 0:
+        return None
+    below, rank = np.cumsum(counts), share * total
+    index = int(np.searchsorted(below, rank))
+    if index >= len(histogram.bounds):
+        return histogram.bounds[-1]
+    upper, lower = histogram.bounds[index], histogram.bounds[index - 1] if index else 0.0
+    before = float(below[index - 1]) if index else 0.0
+    return lower + (upper - lower) * (rank - before) / float(counts[index])
+
+
+def merged(histograms: Iterable[HistogramView]) -> HistogramView | None:
+    """Histograms of the same bounds as one; None for none."""
+    views = list(histograms)
+    if not views:
+        return None
+    buckets = np.sum([view.buckets for view in views], axis=0)
+    return HistogramView(bounds=views[0].bounds, buckets=buckets, sum=sum(view.sum for view in views))
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """`part` over `whole`; None where there is no whole."""
+    return part / whole if whole > 0 else None
+
+
+def _beyond(share: float, histogram: HistogramView) -> bool:
+    counts = histogram.buckets
+    return bool(share * counts.sum() > counts[:-1].sum())
+
+
+def _concurrency(observation: Observation) -> Concurrency:
+    view = observation.requests
+    return Concurrency(
+        fits=None if view is None else _fits(view),
+        reached=None if view is None else view.peak_running,
+        budget_bytes=None if observation.pool is None else observation.pool.budget_bytes,
+        reserve=_reserve(observation),
+    )
+
+
+def _fits(view: RequestsView) -> tuple[Fit, ...] | None:
+    if view.maximum_concurrency is None:
+        return None
+    lengths = view.length_tokens or {}
+    return tuple(
+        Fit(
+            percentile=int(labels[0]),
+            length_tokens=int(lengths[labels]) if labels in lengths else None,
+            requests=requests,
+        )
+        for labels, requests in view.maximum_concurrency.items()
+    )
+
+
+def _reserve(observation: Observation) -> tuple[ReserveItem, ...]:
+    """What the source says is not for requests: beside the pool, within it, and held back at admission."""
+    pool = observation.pool
+    if pool is None:
+        return ()
+    pinned = None if pool.pinned_blocks is None else sum(pool.pinned_blocks.values())
+    kept = pool.admission_watermark_blocks
+    size = _block_bytes(observation)
+    return (
+        ReserveItem(name="reserve", bytes=pool.reserve_bytes, blocks=None, subtracted=True),
+        ReserveItem(name="admission_watermark", bytes=_times(kept, size), blocks=kept, subtracted=False),
+        ReserveItem(name="pinned", bytes=_times(pinned, size), blocks=pinned, subtracted=False),
+        ReserveItem(
+            name="leaked",
+            bytes=_times(observation.leaked_blocks, size),
+            blocks=observation.leaked_blocks,
+            subtracted=False,
+        ),
+    )
+
+
+def _block_bytes(observation: Observation) -> int | None:
+    """Bytes of a block where all groups' blocks are alike."""
+    sizes = {group.block_bytes for group in observation.groups}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _times(count: int | None, size: int | None) -> int | None:
+    return None if count is None or size is None else count * size
+
+
+def _total(series: Series | None) -> float | None:
+    return None if series is None else math.fsum(series.values())
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return sum(v for v in known if v is not None) if known and None not in known else None
