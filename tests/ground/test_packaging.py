@@ -18,6 +18,7 @@ COMMANDS = {
     "agent": "kvledger_agent.commands.agent:COMMAND",
     "completion": "kvledger_agent.completion:COMMAND",
     "engine": "kvledger_engine.command:COMMAND",
+    "explorer": "kvledger_dashboards.explorer.command:COMMAND",
     "load": "kvledger_agent.load.command:COMMAND",
     "scorecard": "kvledger_agent.commands.scorecard:COMMAND",
     "snapshot": "kvledger_agent.commands.snapshot:COMMAND",
