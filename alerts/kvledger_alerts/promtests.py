@@ -12,12 +12,12 @@ from kvledger_alerts.table import Parameters, duration_text, runbook_url
 CASES = (*pool_cases.CASES, *engine_cases.CASES)
 
 
-def promtool_document() -> dict[str, Any]:
-    """All cases, for the unscaled rules, which lie beside it as `rules.yml`."""
+def promtool_document(alert: str | None = None) -> dict[str, Any]:
+    """All cases, or one alert's, for the unscaled rules, which lie beside it as `rules.yml`."""
     return {
         "rule_files": ["rules.yml"],
         "evaluation_interval": duration_text(INTERVAL_SECONDS),
-        "tests": [_test(case) for case in CASES],
+        "tests": [_test(case) for case in CASES if alert in (None, case.alert)],
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 RUNBOOK = Path(__file__).parent / "runbook"
 SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Decision")
 DECISIONS = ("add capacity", "throttle", "change block policy", "fix leak", "look downstream")
-_FENCE = re.compile(r"^```sh\n(.*?)^```\n(?:\n((?:.+\n)+))?", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```sh\n(.*?)^```\n(?:\n((?:[^\n]+\n)+))?", re.MULTILINE | re.DOTALL)
 _SIGN = re.compile(r"`([^`]+)`")
 
 
@@ -62,6 +62,7 @@ def parse_page(text: str) -> Page:
 
 
 def _check(match: re.Match[str]) -> Check:
-    """A block and the paragraph after it: what is in backticks there, after "Look for", is what the output shows."""
-    _, said, signs = (match[2] or "").partition("Look for ")
-    return Check(commands=match[1], signs=tuple(_SIGN.findall(signs.partition(".\n")[0])) if said else ())
+    """A block and the sentence "Look for …" after it, whose words in backticks are what the output shows."""
+    _, said, rest = (match[2] or "").partition("Look for ")
+    sentence = re.split(r"\.\s", rest, maxsplit=1)[0]
+    return Check(commands=match[1], signs=tuple(_SIGN.findall(sentence)) if said else ())
