@@ -18,7 +18,7 @@ from kvledger_engine.steptime import StepTime, TimedCompute
 
 EVIL_TENANT = "![x](http://192.0.2.1/x.png)<img src='http://192.0.2.1/y.png'>"
 CAPACITY_BLOCKS = 1600
-BURST_REQUESTS, STEPS_PER_CANCEL = 44, 24
+BURST_REQUESTS, STEPS_PER_CANCEL = 60, 24
 
 
 def pressed(directory: str) -> None:
@@ -42,7 +42,7 @@ def serve(directory: str, name: str, fault: FaultPlan | None, *, steps_per_arriv
         "engine": name,
         "capacity_blocks": CAPACITY_BLOCKS,
         "block_size_tokens": 16,
-        "max_num_seqs": 32,
+        "max_num_seqs": 48,
         "max_num_batched_tokens": 1024,
         "max_model_len_tokens": 2048,
         "max_waiting": 60,

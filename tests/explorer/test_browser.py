@@ -61,6 +61,7 @@ class Visit:
         folder = os.environ.get("KVLEDGER_SCREENSHOTS")
         if folder:
             self.page.wait_for_timeout(2500)
+            self.page.wait_for_function("!document.querySelector('[data-stale=true]')", timeout=WAIT_MS)
             self.page.screenshot(path=Path(folder) / f"explorer-{name}.png")
 
     def foreign(self) -> list[str]:
@@ -119,12 +120,20 @@ def test_the_map_refreshes_by_itself_and_names_a_block_under_the_pointer(visit: 
     publication = page.get_by_text(re.compile("^Publication")).first
     before = publication.inner_text(timeout=WAIT_MS)
     until(lambda: publication.inner_text(timeout=WAIT_MS) != before, "a refresh")
-    drawing = page.locator(".js-plotly-plot .nsewdrag").first
-    box = drawing.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.locator(".hoverlayer").get_by_text(re.compile("block [0-9,]+")).first.wait_for(timeout=WAIT_MS)
+    until(lambda: named_under_pointer(page), "a block's name")
     page.mouse.move(5, 5)
     visit.keep("block-map")
+
+
+def named_under_pointer(page: Any) -> bool:
+    """Whether a block is named once the pointer has moved over the map; a refresh takes the name away again."""
+    box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
+    if box is None:
+        return False
+    for step in range(4):
+        page.mouse.move(box["x"] + box["width"] / 2 + 20 * step, box["y"] + box["height"] / 2)
+        page.wait_for_timeout(100)
+    return bool(page.locator(".hoverlayer").get_by_text(re.compile("block [0-9,]+")).count())
 
 
 def test_requests_show_their_waits_and_a_tenants_name_loads_nothing(visit: Visit) -> None:
@@ -138,7 +147,8 @@ def test_requests_show_their_waits_and_a_tenants_name_loads_nothing(visit: Visit
 def test_leaks_show_their_evidence(visit: Visit) -> None:
     visit.open("leaks", "leaking:0")
     visit.sees("Excess reference")
-    visit.sees("chat-")
+    visit.sees("Owner:|Candidates:")
+    visit.page.get_by_test_id("stDataFrame").first.wait_for(timeout=WAIT_MS)
     visit.keep("leaks")
 
 

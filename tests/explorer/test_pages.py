@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ def test_the_overview_says_who_waits_for_what_and_what_was_refused(fleet: AgentC
     point_at(fleet)
     said = text(opened("overview"))
     assert "context too long" in said
-    assert "Waiting for: pool" in said or "Waiting for: batch slots" in said
+    assert re.search("Waiting for: (pool|batch slots|preemption) [0-9]", said)
     assert "The oldest wait:" in said
 
 
@@ -94,7 +95,7 @@ def test_requests_are_listed_with_blocks_waits_tenant_and_age(fleet: AgentClient
     assert table["shared"].max() > 0
     assert "running" in set(table["state"])
     bars = [trace for trace in figure(app)["data"] if trace["type"] == "bar"]
-    assert {trace["name"] for trace in bars} & {"pool", "batch slots"}
+    assert {trace["name"] for trace in bars} & {"pool", "batch slots", "preemption"}
 
 
 def test_requests_can_be_narrowed_to_a_tenant(fleet: AgentClient, point_at: PointAt) -> None:

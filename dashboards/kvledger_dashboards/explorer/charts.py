@@ -54,14 +54,9 @@ def _bar(figure: go.Figure, row: str, name: str, blocks: float, colour: str) -> 
 def _watermark(figure: go.Figure, blocks: float | None, name: str, dash: str, colour: str) -> None:
     if blocks is None:
         return
-    figure.add_scatter(
-        x=[blocks, blocks],
-        y=["logical", "pool"],
-        mode="lines",
-        name=f"{name} watermark {count(blocks)}",
-        line={"color": colour, "dash": dash, "width": 2},
-        hovertemplate=f"{name} watermark: {count(blocks)} active blocks<extra></extra>",
-    )
+    line = {"color": colour, "dash": dash, "width": 2}
+    figure.add_shape(type="line", x0=blocks, x1=blocks, y0=0, y1=1, yref="paper", line=line)
+    figure.add_scatter(x=[None], y=[None], mode="lines", name=f"{name} watermark {count(blocks)}", line=line)
 
 
 def _reach(bar: PoolBar) -> float:

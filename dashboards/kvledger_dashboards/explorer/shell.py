@@ -72,7 +72,8 @@ def choose_engine() -> None:
             if st.session_state.get(CHOSEN) not in found:
                 st.session_state[CHOSEN] = found[0]
             st.selectbox("Engine", found, key=CHOSEN)
-        st.caption(f"Agent {literal(client().url)}")
+        st.caption("Agent")
+        st.code(client().url, language=None)
 
 
 def watched_engines() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvledger_dashboards.explorer.views.text import spaced
 
-MAX_BARS = 20
+MAX_BARS = 12
 Row = Mapping[str, Any]
 
 
