@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvledger_alerts import engine_cases, pool_cases
+from kvledger_alerts import engine_cases, liveness_cases, pool_cases
 from kvledger_alerts.cases import INTERVAL_SECONDS, Case, Firing
 from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.table import Parameters, duration_text, runbook_url
 
-CASES = (*pool_cases.CASES, *engine_cases.CASES)
+CASES = (*pool_cases.CASES, *engine_cases.CASES, *liveness_cases.CASES)
 
 
 def promtool_document(alert: str | None = None) -> dict[str, Any]:

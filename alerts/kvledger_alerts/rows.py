@@ -60,6 +60,7 @@ def alert_rows(parameters: Parameters) -> tuple[AlertRow, ...]:
         _stuck(parameters, "Frozen", "An engine has work and has stopped taking steps"),
         _down(parameters),
         _rejections(parameters),
+        _unreadable(parameters),
         _agent(parameters),
     )
 
@@ -184,6 +185,17 @@ def _rejections(p: Parameters) -> AlertRow:
         summary="Requests are refused before they hold a block",
         description=f"Engine {ENGINE} refuses {{{{ $value | humanizePercentage }}}} of its requests "
         "as {{ $labels.reason }}.",
+    )
+
+
+def _unreadable(p: Parameters) -> AlertRow:
+    return AlertRow(
+        name="KvledgerLedgerUnreadable",
+        severity=Severity.WARNING,
+        expression=f"max_over_time(kvledger_agent_source_success[{p.scale.window(p.short_seconds)}]) == 0",
+        hold_seconds=60,
+        summary="A ledger cannot be read: no other alert can fire for its engine",
+        description="The agent at {{ $labels.instance }} cannot read the ledger of {{ $labels.source }}.",
     )
 
 

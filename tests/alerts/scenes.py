@@ -182,6 +182,13 @@ def unwatched(directory: Path, agent: AgentProcess) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def unreadable(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    (directory / "engine.0.00000001.kvledger").write_bytes(bytes(4096))
+    wait_until(agent, "kvledger_agent_source_success", lambda success: not success)
+    yield
+
+
 SCENES: Mapping[str, Callable[[Path, AgentProcess], AbstractContextManager[None]]] = {
     "KvledgerPoolHighWatermark": pressed,
     "KvledgerPoolExhaustionPredicted": running_out,
@@ -191,5 +198,6 @@ SCENES: Mapping[str, Callable[[Path, AgentProcess], AbstractContextManager[None]
     "KvledgerEngineFrozen": frozen,
     "KvledgerEngineDown": down,
     "KvledgerRejections": refusing,
+    "KvledgerLedgerUnreadable": unreadable,
     "KvledgerAgentAbsent": unwatched,
 }

@@ -156,7 +156,7 @@ def test_unknown_is_never_turned_into_a_number() -> None:
 def test_summaries_are_static_descriptions_name_the_engine_and_severity_is_the_only_label() -> None:
     for rule in ALERTS:
         assert "{{" not in rule["annotations"]["summary"]
-        assert "$labels.engine" in rule["annotations"]["description"] or rule["alert"] == "KvledgerAgentAbsent"
+        assert re.search(r"\$labels\.(engine|source|instance)", rule["annotations"]["description"])
         assert set(rule["labels"]) == {"severity"}
         assert rule["annotations"]["runbook_url"].endswith("/" + rule["alert"])
 
