@@ -82,14 +82,14 @@ OLDEST_SAMPLE = _now(f"max({select('agent_source_age_seconds')})", "oldest sampl
 BYTES_PER_TOKEN = _now(f"max by (model) (sum by (model, {CORE}) ({select('group_bytes_per_token')}))", "{{model}}")
 BLOCK_SIZE = _now(f"max by (model) ({select('group_block_size_tokens')})", "{{model}}")
 PEAK_ACTIVE = _now(f"max by (model) ({select('pool_peak_active_blocks')})", "{{model}}")
-_RUNNING = f"sum by (model, {CORE}) ({select('requests_live', state='running')})"
 CONCURRENCY = (
     *(
-        _now(f"min by (model) ({select('effective_concurrency', percentile=p)})", f"{{{{model}}}} P{p}")
+        _now(f"min by (model) ({select('maximum_concurrency', percentile=p)})", f"{{{{model}}}} P{p}")
         for p in ("50", "95", "99")
     ),
-    _now(f"max by (model) (max_over_time({_RUNNING}[$__range:]))", "{{model}} reached"),
+    _now(f"max by (model) ({select('requests_peak_running')})", "{{model}} reached"),
 )
+"""As `kvledger scorecard` has it: what fits at the length percentiles, beside the most that ran in the last minute."""
 REJECTION_RATIO = _now(f"{_REFUSED} / ({_REFUSED} + {_ENDED} > 0)", "refused")
 TTFT_P95 = _now(quantile(0.95, "time_to_first_token"), "P95")
 COST_PER_REQUEST = _now(f"{per_second('cost_total')} / ({_ENDED} > 0)", "cost")

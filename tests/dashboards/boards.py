@@ -86,7 +86,7 @@ def variable_selectors() -> Iterator[tuple[str, str, str]]:
 
 
 def parsed(expr: str) -> Parsed:
-    """Take a query apart, `$__rate_interval` and `$__range` put in."""
+    """Take a query apart, `$__rate_interval` put in."""
     found = Parsed()
 
     def visit(node: Any) -> bool:
@@ -99,7 +99,7 @@ def parsed(expr: str) -> Parsed:
         return True
 
     seconds = int(RATE_INTERVAL.total_seconds())
-    promql.walk(promql.parse(expr.replace("$__rate_interval", f"{seconds}s").replace("$__range", "1h")), visit)
+    promql.walk(promql.parse(expr.replace("$__rate_interval", f"{seconds}s")), visit)
     return found
 
 
@@ -110,3 +110,15 @@ def matchers(selector: promql.VectorSelector) -> dict[str, str]:
     return {
         each.name: next(sign for op, sign in signs if op == each.op) + each.value for each in selector.matchers.matchers
     }
+
+
+def interpolated(
+    expr: str, *, job: list[str], instance: list[str], engine: list[str], model: list[str], scrape_seconds: int = 1
+) -> str:
+    """The query as Grafana sends it: an empty choice is All; values are escaped twice, as regex and as string."""
+    chosen = {"job": job, "instance": instance, "engine": engine, "model": model}
+    for name, values in chosen.items():
+        escaped = [re.sub(r"([\\^$*+?.()|\[\]{}])", r"\\\\\1", value) for value in values]
+        text = ".+" if not escaped else escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
+        expr = expr.replace(f"${name}", text)
+    return expr.replace("$__rate_interval", f"{4 * scrape_seconds}s")

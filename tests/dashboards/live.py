@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -22,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from kvledger_agent.up.child import Child
+from tests.dashboards.client import send
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alerts", ".")]
@@ -66,12 +65,16 @@ class Series:
 
 @dataclass(slots=True)
 class Live:
-    """Everything, started on entry and ended on exit. `moments` says when each scenario could be seen."""
+    """Everything, started on entry and ended on exit. `moments` says when each scenario could be seen.
+
+    `scorecard` is the storm's as the agent gave it at the moment `still`.
+    """
 
     directory: Path
     began: float = field(default_factory=time.time)
     moments: dict[str, float] = field(default_factory=dict)
     engines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scorecard: dict[str, Any] = field(default_factory=dict)
     agent: str = ""
     prometheus: str = ""
     _children: list[Child] = field(default_factory=list)
@@ -170,9 +173,9 @@ class Live:
         """Put every engine into its trouble at once, then wait until Prometheus has seen each."""
         load = ["--url", self.engines["storm"]["url"], "--profile", "storm", "--rate", "24", "--drain", "1"]
         self._child("load", *load, "--for", str(LOAD_SECONDS), "--length-scale", "0.6")
-        self._send("stalled", prompt_tokens=4000, tokens=8)
+        send(self.engines["stalled"]["url"], prompt_tokens=4000, tokens=8)
         for name in ("leak", "frozen", "dead", "stalled"):
-            self._send(name, prompt_tokens=96, tokens=400, events_read=3 if name == "leak" else None)
+            send(self.engines[name]["url"], prompt_tokens=96, tokens=400, events_read=3 if name == "leak" else None)
         for name in ("frozen", "dead"):
             self._await(name, f'sum(kvledger_tenant_blocks{{engine="{name}"}}) > 0', at=f"{name} at work")
         os.kill(self.engines["frozen"]["core_pid"], signal.SIGSTOP)
@@ -180,36 +183,23 @@ class Live:
         verdicts = {"leak": "leaking", "stalled": "stalled", "frozen": "frozen", "dead": "unknown"}
         for name, verdict in verdicts.items():
             self._await(name, f'kvledger_verdict{{engine="{name}",verdict="{verdict}"}} == 1')
-        storm = 'kvledger_effective_concurrency{engine="storm"} and on (engine) '
+        storm = 'kvledger_maximum_concurrency{engine="storm"} and on (engine) '
         self._await("storm", storm + "sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0")
         again = self._child("engine", *self._engine_arguments("dead"), "--port", "0")
         self.engines["again"] = again.first_line(READY_SECONDS)
         self._await("restart", 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0')
+        self._hold_storm()
 
-    def _send(self, engine: str, *, prompt_tokens: int, tokens: int, events_read: int | None = None) -> None:
-        """Send a streaming request from a thread of its own; read so many events, then hang up, or read to the end."""
-        body = {
-            "model": "cell",
-            "prompt": [1 + n % 200 for n in range(prompt_tokens)],
-            "max_tokens": tokens,
-            "stream": True,
-        }
-        request = urllib.request.Request(
-            f"{self.engines[engine]['url']}/v1/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json", "X-Tenant": "acme"},
-        )
-
-        def read() -> None:
-            try:
-                with urllib.request.urlopen(request, timeout=120) as answer:
-                    for number, _ in enumerate(answer):
-                        if events_read is not None and number >= 2 * events_read:
-                            return
-            except OSError:
-                return  # its engine was killed or stopped: that is the scenario
-
-        threading.Thread(target=read, daemon=True, name=f"client of {engine}").start()
+    def _hold_storm(self) -> None:
+        """Keep the storm's ledger as it is for so long that its page and its scorecard say the same."""
+        core = self.engines["storm"]["core_pid"]
+        os.kill(core, signal.SIGSTOP)
+        try:
+            self._await("still", 'kvledger_engine_heartbeat_age_seconds{engine="storm"} > 2.5')
+            with urllib.request.urlopen(f"{self.agent}/v1/engines/storm/scorecard", timeout=10) as answer:
+                self.scorecard = json.load(answer)
+        finally:
+            os.kill(core, signal.SIGCONT)
 
     def _await(self, scenario: str, expr: str, *, at: str | None = None) -> None:
         """Wait until a query has an answer, and note when."""
@@ -250,13 +240,3 @@ def _until(holds: Callable[[], bool], what: str, last_words: Callable[[], str]) 
         if time.monotonic() > deadline:
             raise AssertionError(f"did not come about within {SCENARIO_SECONDS:.0f} s: {what}\n{last_words()}")
         time.sleep(0.25)
-
-
-def interpolated(expr: str, *, job: list[str], instance: list[str], engine: list[str], model: list[str]) -> str:
-    """The query as Grafana sends it: an empty choice is All; values are escaped twice, as regex and as string."""
-    chosen = {"job": job, "instance": instance, "engine": engine, "model": model}
-    for name, values in chosen.items():
-        escaped = [re.sub(r"([\\^$*+?.()|\[\]{}])", r"\\\\\1", value) for value in values]
-        text = ".+" if not escaped else escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
-        expr = expr.replace(f"${name}", text)
-    return expr.replace("$__rate_interval", f"{4 * SCRAPE_SECONDS}s").replace("$__range", "60s")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboards.boards import annotation_queries, panel_queries, variable_selectors
-from tests.dashboards.live import JOB, Live, Series, interpolated
+from tests.dashboards.boards import annotation_queries, interpolated, panel_queries, variable_selectors
+from tests.dashboards.live import JOB, Live, Series
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus"), pytest.mark.needs("tmpfs")]
 
@@ -113,6 +113,29 @@ def test_each_verdict_counts_the_engine_that_has_it_and_no_other(live: Live) -> 
         for name, expr in exprs.items():
             (series,) = live.instant(choose(expr, scenario), live.moments[scenario])
             assert series.values == (float(name == title),), f"{name} in {scenario}"
+
+
+def test_the_scorecard_row_says_what_the_scorecard_says(live: Live) -> None:
+    titles = ("Bytes per token", "Block size", "Peak active blocks", "Maximum concurrency")
+    shown = {
+        title: [
+            series.values[0]
+            for asked in QUERIES
+            if asked.by == title
+            for series in live.instant(choose(asked.expr, "storm"), live.moments["still"])
+        ]
+        for title in titles
+    }
+    card = live.scorecard
+    assert shown == {
+        "Bytes per token": [card["bytes_per_token"]],
+        "Block size": list(card["block_size_tokens"].values()),
+        "Peak active blocks": [card["peak_active_blocks"]],
+        "Maximum concurrency": [
+            *(pytest.approx(fit["requests"]) for fit in card["concurrency"]["fits"]),
+            card["concurrency"]["reached"],
+        ],
+    }
 
 
 def test_an_engine_that_is_not_there_has_no_data_and_not_zero(live: Live) -> None:

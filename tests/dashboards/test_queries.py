@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
 TARGET_LABELS = {"job", "instance"}
 NOT_OURS = {"ALERTS"}
 """Prometheus' own series."""
-NOT_ON_THE_GOLDEN_PAGE = {"kvledger_engine_heartbeat_age_seconds", "kvledger_effective_concurrency"}
+NOT_ON_THE_GOLDEN_PAGE = {"kvledger_engine_heartbeat_age_seconds", "kvledger_maximum_concurrency"}
 """Of the golden engine: its clock is virtual, so that its heartbeat has no age; it ends too few for percentiles."""
 ASKED = panel_queries() + annotation_queries()
 

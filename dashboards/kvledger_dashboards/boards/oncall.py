@@ -104,7 +104,7 @@ def _scorecard() -> Panels:
     yield stat_panel(_stat_face(203, "Peak active blocks", text, units.Short), [queries.PEAK_ACTIVE])
     text = (
         "Requests that one engine's KV budget, less its reserve, holds at once at the P50, P95 and P99 length of "
-        "the tenant with the longest ones, beside the most that ran. No data before 20 requests of a tenant ended. "
+        "the requests that ended, beside the most that ran within the last minute. No data before 20 have ended. "
         "When what was reached is near P95, add engines or shorten contexts."
     )
     yield stat_panel(_stat_face(204, "Maximum concurrency", text, units.Short, span=6), queries.CONCURRENCY)
