@@ -8,6 +8,9 @@ from kvledger_dashboards.explorer import shell
 from kvledger_dashboards.explorer.views.leaks import FindingCard, Judgement, judgement
 from kvledger_dashboards.explorer.views.text import UNKNOWN, count, duration, literal, size, spaced
 
+LEAST_GROWTH = 0.05
+"""Blocks per minute that are shown as none: less than the figure's last digit."""
+
 
 @st.fragment(run_every=shell.REFRESH_SECONDS, key="leaks")
 def live() -> None:
@@ -45,12 +48,11 @@ def _card(card: FindingCard) -> None:
         st.subheader(spaced(card.kind).capitalize(), anchor=False, width="content")
         st.badge("owner proven" if card.proven else "candidates", color="red" if card.proven else "orange")
     st.markdown(literal(card.meaning))
-    growth = card.growth_blocks_per_minute
     facts = (
         ("Blocks", count(card.block_count)),
         ("Memory", size(card.bytes)),
         ("Since", UNKNOWN if card.age_seconds is None else f"{duration(card.age_seconds)} ago"),
-        ("Growth", UNKNOWN if growth is None else f"{growth:+,.1f} blocks/min"),
+        ("Growth", _growth(card.growth_blocks_per_minute)),
     )
     for column, (label, value) in zip(st.columns(4), facts, strict=True):
         column.metric(label, value, border=True)
@@ -58,6 +60,12 @@ def _card(card: FindingCard) -> None:
     if card.people:
         st.dataframe([dict(person) for person in card.people], hide_index=True, alt="Owner or candidates")
     st.caption(f"Blocks: {card.listed}")
+
+
+def _growth(blocks_per_minute: float | None) -> str:
+    if blocks_per_minute is None:
+        return UNKNOWN
+    return "none" if abs(blocks_per_minute) < LEAST_GROWTH else f"{blocks_per_minute:+,.1f} blocks/min"
 
 
 def _violations(found: Judgement) -> None:

@@ -85,7 +85,7 @@ def _metrics(bar: PoolBar, wants: Demand, history: History) -> None:
 def _pool_words(bar: PoolBar) -> str:
     exhausted = "not growing" if bar.growth_known else UNKNOWN
     if bar.seconds_to_exhaustion is not None:
-        exhausted = f"in {duration(bar.seconds_to_exhaustion)}"
+        exhausted = f"in {duration(bar.seconds_to_exhaustion)}" if bar.seconds_to_exhaustion > 0 else "now"
     parts = (
         f"capacity {count(bar.capacity_blocks)} blocks",
         f"peak active of the last minute {count(bar.peak_active_blocks)}",
