@@ -24,7 +24,7 @@ LABELS: Mapping[str, str] = {
     "finding": "other finding",
 }
 OUTSIDE = len(KINDS)
-WIDTHS = (16, 32, 64, 128, 256)
+WIDTHS = (16, 32, 64, 128, 256, 512)
 HOVER_LIMIT_BLOCKS = 20_000
 LEAK = "excess_reference"
 
@@ -67,9 +67,9 @@ def block_map(
 
 
 def columns_of(capacity_blocks: int) -> int:
-    """Cells in a row: a power of two that makes the map about two to three times as wide as high."""
+    """Cells in a row: a power of two that makes the map two to three times as wide as high, up to a width of 512."""
     wanted = math.sqrt(2.5 * max(1, capacity_blocks))
-    return min(WIDTHS, key=lambda width: abs(math.log2(width / wanted))) if wanted < 512 else 512
+    return min(WIDTHS, key=lambda width: abs(math.log2(width / wanted)))
 
 
 def _kinds(blocks: BlockArrays, pins: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
