@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from tests.dashboards.client import send
 ROOT = Path(__file__).parents[2]
 SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alerts", ".")]
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")])}
-READY_SECONDS, STOP_SECONDS, SCENARIO_SECONDS, LOAD_SECONDS = 45.0, 5.0, 60.0, 45
+READY_SECONDS, STOP_SECONDS, SCENARIO_SECONDS, LOAD_SECONDS = 90.0, 15.0, 90.0, 180
 SCRAPE_SECONDS = 1
 JOB = "kvledger-live"
 CONFIG = f"""
@@ -176,18 +176,17 @@ class Live:
         send(self.engines["stalled"]["url"], prompt_tokens=4000, tokens=8)
         for name in ("leak", "frozen", "dead", "stalled"):
             send(self.engines[name]["url"], prompt_tokens=96, tokens=400, events_read=3 if name == "leak" else None)
-        for name in ("frozen", "dead"):
-            self._await(name, f'sum(kvledger_tenant_blocks{{engine="{name}"}}) > 0', at=f"{name} at work")
+        busy = {name: f'sum(kvledger_tenant_blocks{{engine="{name}"}}) > 0' for name in ("frozen", "dead")}
+        self._await({f"{name} at work": expr for name, expr in busy.items()})
         os.kill(self.engines["frozen"]["core_pid"], signal.SIGSTOP)
         os.kill(self.engines["dead"]["core_pid"], signal.SIGKILL)
         verdicts = {"leak": "leaking", "stalled": "stalled", "frozen": "frozen", "dead": "unknown"}
-        for name, verdict in verdicts.items():
-            self._await(name, f'kvledger_verdict{{engine="{name}",verdict="{verdict}"}} == 1')
+        scenes = {name: f'kvledger_verdict{{engine="{name}",verdict="{word}"}} == 1' for name, word in verdicts.items()}
         storm = 'kvledger_maximum_concurrency{engine="storm"} and on (engine) '
-        self._await("storm", storm + "sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0")
+        self._await(scenes | {"storm": storm + "sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0"})
         again = self._child("engine", *self._engine_arguments("dead"), "--port", "0")
         self.engines["again"] = again.first_line(READY_SECONDS)
-        self._await("restart", 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0')
+        self._await({"restart": 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0'})
         self._hold_storm()
 
     def _hold_storm(self) -> None:
@@ -195,20 +194,27 @@ class Live:
         core = self.engines["storm"]["core_pid"]
         os.kill(core, signal.SIGSTOP)
         try:
-            self._await("still", 'kvledger_engine_heartbeat_age_seconds{engine="storm"} > 2.5')
+            self._await({"still": 'kvledger_engine_heartbeat_age_seconds{engine="storm"} > 2.5'})
             with urllib.request.urlopen(f"{self.agent}/v1/engines/storm/scorecard", timeout=10) as answer:
                 self.scorecard = json.load(answer)
         finally:
             os.kill(core, signal.SIGCONT)
 
-    def _await(self, scenario: str, expr: str, *, at: str | None = None) -> None:
-        """Wait until a query has an answer, and note when."""
-        _until(lambda: bool(self._answers(expr)), f"{scenario}: {expr}", self._last_words)
-        self.moments[at or scenario] = time.time()
+    def _await(self, scenes: Mapping[str, str]) -> None:
+        """Wait until each query has had an answer, and note when it first had one."""
+        deadline = time.monotonic() + SCENARIO_SECONDS
+        while pending := [name for name in scenes if name not in self.moments]:
+            for name in pending:
+                now = time.time()
+                if self._answers(scenes[name], now):
+                    self.moments[name] = now
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {SCENARIO_SECONDS:.0f} s: {pending}\n{self._last_words()}")
+            time.sleep(0.25)
 
-    def _answers(self, expr: str) -> list[Series]:
+    def _answers(self, expr: str, at: float) -> list[Series]:
         try:
-            return self.instant(expr, time.time())
+            return self.instant(expr, at)
         except OSError:
             return []  # Prometheus is still starting
 
@@ -232,11 +238,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _until(holds: Callable[[], bool], what: str, last_words: Callable[[], str]) -> None:
-    deadline = time.monotonic() + SCENARIO_SECONDS
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"did not come about within {SCENARIO_SECONDS:.0f} s: {what}\n{last_words()}")
-        time.sleep(0.25)
