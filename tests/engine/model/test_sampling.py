@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvledger_engine.prefixkeys import mix
-from kvledger_engine.sampling import draw, gumbel_noise
+from kvledger_engine.sampling import draw, gumbel_noise, score
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5, -3.0])
 
@@ -85,3 +85,43 @@ def test_a_temperature_is_applied_in_more_than_half_precision() -> None:
     cold = np.full(1, 1e-4, np.float32)
     tokens = [int(draw(logits, cold, np.array([seed], np.uint64), np.array([3])).item()) for seed in range(50)]
     assert tokens == [1] * 50
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.0, 1), (0.3, 1), (0.6, 2), (0.9, 4), (1.0, 6)])
+def test_top_p_leaves_the_likeliest_tokens_with_their_own_shares(top_p: float, kept: int) -> None:
+    count = 4000
+    tokens = draw(
+        LOGITS.expand(count, -1),
+        np.ones(count, np.float32),
+        np.arange(count, dtype=np.uint64),
+        np.zeros(count, np.int64),
+        np.full(count, top_p, np.float32),
+    ).numpy()
+    shares = LOGITS.double().softmax(0).numpy()
+    likeliest = np.argsort(-shares)[:kept]
+    assert set(tokens.tolist()) == set(likeliest.tolist())
+    expected = shares[likeliest] / shares[likeliest].sum() * count
+    chi_square = ((np.bincount(tokens, minlength=6)[likeliest] - expected) ** 2 / expected).sum()
+    assert chi_square < 25, tokens
+
+
+def test_top_p_counts_after_the_temperature_row_by_row_and_leaves_other_draws_as_they_are() -> None:
+    generator = np.random.default_rng(1)
+    logits = torch.from_numpy(generator.normal(size=(30, 50)))
+    temperatures = np.where(np.arange(30) % 3 == 0, 0, 1.5).astype(np.float32)
+    seeds, positions = np.arange(30, dtype=np.uint64), np.arange(30)
+    plain = draw(logits, temperatures, seeds, positions)
+    top_ps = np.where(np.arange(30) % 2 == 0, 1.0, 0.0).astype(np.float32)
+    mixed = draw(logits, temperatures, seeds, positions, top_ps)
+    assert mixed[::2].tolist() == plain[::2].tolist()
+    assert mixed[1::2].tolist() == logits.argmax(-1)[1::2].tolist()
+
+
+def test_scores_are_logarithms_of_the_softmax_and_the_likeliest_come_first() -> None:
+    logits = torch.from_numpy(np.random.default_rng(2).normal(size=(5, 40)))
+    drawn = torch.tensor([3, 1, 4, 1, 5])
+    of_drawn, tokens, values = score(logits, drawn, 3)
+    wanted = torch.log_softmax(logits, -1)
+    assert torch.allclose(of_drawn.double(), wanted[range(5), drawn], atol=1e-5)
+    assert tokens.tolist() == wanted.sort(-1, descending=True).indices[:, :3].tolist()
+    assert torch.allclose(values.double(), wanted.gather(1, tokens), atol=1e-5)

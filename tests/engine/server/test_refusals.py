@@ -162,11 +162,12 @@ def test_a_malformed_request_under_the_id_of_an_open_one_is_counted_and_leaves_t
     assert rejections(shared, "bad_request") == before + 1
 
 
-def test_a_body_beyond_the_limit_is_refused_as_too_large_and_counted(shared: EngineProcess) -> None:
+@pytest.mark.parametrize("size", [33 << 20, 100_000_000])
+def test_a_body_beyond_the_limit_is_refused_as_too_large_and_counted(shared: EngineProcess, size: int) -> None:
     before = rejections(shared, "bad_request")
 
     async def conversation(client: Client) -> None:
-        check(await client.post(b" " * (33 << 20)), 413, "bad_request", retryable=False)
+        check(await client.post(b" " * size), 413, "bad_request", retryable=False)
 
     talk(shared.url, conversation)
     assert rejections(shared, "bad_request") == before + 1

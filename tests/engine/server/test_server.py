@@ -140,7 +140,7 @@ def test_a_client_that_leaves_without_streaming_gives_every_block_back(shared: E
     assert shared.counter("cancellations_total", cause="disconnect") == before + 1
 
 
-def test_two_hundred_connections_opened_and_dropped_leave_nothing_held(shared: EngineProcess) -> None:
+def test_two_thousand_connections_opened_and_dropped_leave_nothing_held(shared: EngineProcess) -> None:
     before = shared.counter("cancellations_total", cause="disconnect")
 
     async def ask_and_leave(client: Client, number: int) -> None:
@@ -159,14 +159,15 @@ def test_two_hundred_connections_opened_and_dropped_leave_nothing_held(shared: E
         writer.close()
 
     async def conversation(client: Client) -> None:
-        await asyncio.gather(*(ask_and_leave(client, number) for number in range(200)))
+        for first in range(0, 2000, 200):
+            await asyncio.gather(*(ask_and_leave(client, number) for number in range(first, first + 200)))
         assert (await client.get("/health")).status == 200
 
     talk(shared.url, conversation)
     eventually(shared.holds_nothing, "no block and no slot is held for clients that left")
     sample = shared.sample()
     assert (sample.stats.gauge("running"), sample.stats.gauge("waiting")) == (0, 0)
-    assert shared.counter("cancellations_total", cause="disconnect") - before <= 200
+    assert shared.counter("cancellations_total", cause="disconnect") - before <= 2000
     assert shared.counter("cancellations_total", cause="disconnect") > before
 
 
