@@ -33,16 +33,16 @@ class PeakRunning:
         first_ns = sample.now_ns - SPAN_SECONDS * NS_PER_SECOND
         if events is not None:
             seen = events["seq"] <= sample.published_seq
-            self._follow(events[seen], first_ns)
+            self._follow(events[seen], first_ns, sample.now_ns)
         self._running = set(sample.slots.serial[sample.slots.state == RequestState.RUNNING].tolist())
         self._note(sample.now_ns)
         if events is not None:
-            self._follow(events[~seen], first_ns)
+            self._follow(events[~seen], first_ns, sample.now_ns)
         first = first_ns // NS_PER_SECOND
         self._peaks = {second: peak for second, peak in self._peaks.items() if second > first}
         return max(self._peaks.values(), default=0)
 
-    def _follow(self, events: NDArray[Any], first_ns: int) -> None:
+    def _follow(self, events: NDArray[Any], first_ns: int, now_ns: int) -> None:
         changes = events[np.isin(events["event"], (*_BEGINS, *_ENDS))]
         columns = (changes["serial"].tolist(), changes["event"].tolist(), changes["time_ns"].tolist())
         for serial, event, time_ns in zip(*columns, strict=True):
@@ -51,7 +51,8 @@ class PeakRunning:
             else:
                 self._running.discard(serial)
             if time_ns > first_ns:
-                self._note(time_ns)
+                # Later than the sample is what came between it and the events; a damaged ledger may say any time.
+                self._note(min(time_ns, now_ns))
 
     def _note(self, time_ns: int) -> None:
         second = time_ns // NS_PER_SECOND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -16,6 +17,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 OK, UNAVAILABLE, SLOW, RESET = "ok", "unavailable", "slow", "reset"
+MOVED, REFUSED, PARTIAL, CHATTY = "moved", "refused", "partial", "chatty"
+_STATUS = {UNAVAILABLE: 503, MOVED: 308, REFUSED: 401}
 
 
 class Receiver(ThreadingHTTPServer):
@@ -52,14 +55,21 @@ class _Handler(BaseHTTPRequestHandler):
         server.arrived.release()
         if mood == RESET:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.connection.detach())  # a close that is not preceded by a shutdown: the peer sees a reset
             self.close_connection = True
             return
         if mood == SLOW:
             server.released.wait(30)
-        status, answer = (
-            (503, b"") if mood == UNAVAILABLE else (200, ExportMetricsServiceResponse().SerializeToString())
-        )
+        answer = ExportMetricsServiceResponse()
+        if mood == PARTIAL:
+            answer.partial_success.rejected_data_points = 3
+            answer.partial_success.error_message = "too old"
+        self._answer(_STATUS.get(mood, 200), b'{"ok": true}' if mood == CHATTY else answer.SerializeToString())
+
+    def _answer(self, status: int, answer: bytes) -> None:
         self.send_response(status)
+        if status == _STATUS[MOVED]:
+            self.send_header("Location", "https://elsewhere.invalid/v1/metrics")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)

@@ -8,8 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from typing import Any
 
+import requests
+from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from kvledger_agent.agent import Agent, Stale
@@ -53,7 +57,7 @@ class OtlpPush:
         config: AgentConfig = agent.config
         self._agent, self._endpoint, self._interval = agent, endpoint, config.otlp_interval_seconds
         self._metrics = OtlpMetrics(resource_of(config), started_ns=time.time_ns())
-        self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=config.otlp_timeout_seconds)
+        self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=config.otlp_timeout_seconds, session=_session())
         self._failures, self._round = 0, 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvledger-otlp", daemon=True)
@@ -116,6 +120,30 @@ class OtlpPush:
             idle = min(self._interval, self._agent.config.interval_seconds)
             pause = idle if sent is None else pause_seconds(self._failures, self._interval)
         self._metrics.close()
+
+
+class NotTaken(Exception):
+    """The endpoint answered as if all were well, but did not take everything."""
+
+
+def _session() -> requests.Session:
+    """A session whose answers are looked at: the library takes a redirect, and a partial success, for success."""
+    session = requests.Session()
+    session.hooks["response"].append(_check)
+    return session
+
+
+def _check(response: requests.Response, *_: Any, **__: Any) -> None:
+    """Raise `NotTaken` for an answer that means that points were lost."""
+    if 300 <= response.status_code < 400:
+        raise NotTaken(f"{response.status_code}, redirected to {response.headers.get('Location', 'nowhere')}")
+    if response.status_code == 200:
+        try:
+            partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+        except DecodeError:  # some gateways answer in their own words
+            return
+        if partial.rejected_data_points:
+            raise NotTaken(f"{partial.rejected_data_points} points rejected: {partial.error_message}")
 
 
 def _take_words() -> LastWords:
