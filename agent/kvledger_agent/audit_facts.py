@@ -24,7 +24,7 @@ def facts_of(audit: Audit) -> AuditFacts:
     """Take the facts out of an audit. To be called before its `stable` mask is first used, since it reads a column."""
     groups = len(audit.head.limits.groups)
     active = audit.sweep.held
-    shared = audit.table_references >= 2
+    shared = audit.sweep.shared
     if groups == 1:
         by_group = [int(np.count_nonzero(active))], [int(np.count_nonzero(shared))]
     else:
