@@ -40,9 +40,11 @@ def facts_of(audit: Audit) -> AuditFacts:
 
 def longest_run(mask: NDArray[np.bool_]) -> int:
     """Length of the longest run of adjacent true entries."""
+    if not mask.any():
+        return 0
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
-    runs = np.diff(edges, prepend=0, append=len(mask))[0 if mask[:1].any() else 1 :: 2]
-    return int(runs.max()) if len(runs) else 0
+    runs = np.diff(edges, prepend=0, append=len(mask))[0 if mask[0] else 1 :: 2]
+    return int(runs.max())
 
 
 def _per_group(group: NDArray[np.uint8], mask: NDArray[np.bool_], groups: int) -> list[int]:

@@ -12,7 +12,7 @@ from kvledger.head import Head
 from kvledger.source import Source
 
 FEW_ROWS = 512  # reading this many values one by one costs as much as reading a section of a million
-WINDOW_ROWS = 1 << 14
+WINDOW_ROWS = 1 << 15
 
 
 class Buffers:

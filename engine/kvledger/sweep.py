@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.buffers import Sections
-from kvledger.views import I32, U8
+from kvledger.views import I32, I64, U8
 from kvledger.words import BlockState
 
 PIECE = 1 << 16
@@ -57,8 +57,10 @@ class Sweep:
         self.claims: I32 = np.empty(0, np.int32)
         self.claiming: Mask = sections.scratch("claiming", capacity if self._follows else 0, np.bool_)
         pieces = [self._piece(start, min(start + PIECE, capacity)) for start in range(0, capacity, PIECE)]
-        columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-        self.wrong, self.surplus, self.misplaced, self.idle_claimants = columns
+        odd, surplus, places, self.idle_claimants = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+        self.wrong: I32 = odd[surplus != 0]
+        self.surplus: I64 = surplus[surplus != 0]
+        self.misplaced: I32 = odd[places != 1]
 
     def places(self, blocks: I32) -> U8:
         """How many places some blocks have."""
@@ -66,6 +68,7 @@ class Sweep:
         return places
 
     def _piece(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+        """(blocks that contradict themselves, their surplus, how many places they have; idle claimants)."""
         others, part = self._others, slice(start, stop)
         self._claim(part)
         state, count = self._read("state", part), self._read("ref_count", part)
@@ -76,13 +79,14 @@ class Sweep:
         np.greater(others.tabled[part], 1, out=self.shared[part])
         places = others.listed[part] + evictable.view(np.uint8)
         places += held.view(np.uint8)
-        misplaced = few_true(places != 1)
         explained = others.explained[part]
-        wrong = few_true(count != explained)
+        differs = count != explained
+        differs |= places != 1
+        odd = few_true(differs)
         return (
-            (wrong + start).astype(np.int32),
-            count[wrong].astype(np.int64) - explained[wrong],
-            (misplaced + start).astype(np.int32),
+            (odd + start).astype(np.int32),
+            count[odd].astype(np.int64) - explained[odd],
+            places[odd],
             (self._idle_claimants(part) + start).astype(np.int32),
         )
 
