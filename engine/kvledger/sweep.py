@@ -1,6 +1,6 @@
 """One pass over the blocks of a ledger, piece by piece: what each says of itself against what the others say of it.
 
-A piece stays in the processor's cache while it is looked at; of the whole pool, only what contradicts is kept.
+A piece is so large that calls cost little beside it, and stays in the cache; only what contradicts is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvledger.buffers import Sections
 from kvledger.views import I32, I64, U8
 from kvledger.words import BlockState
 
-PIECE = 1 << 16
+PIECE = 1 << 18
 NO_END = 2**31
 Mask = NDArray[np.bool_]
 
