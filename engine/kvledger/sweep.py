@@ -1,6 +1,6 @@
 """One pass over the blocks of a ledger, piece by piece: what each says of itself against what the others say of it.
 
-A piece is so large that calls cost little beside it, and stays in the cache; only what contradicts is kept.
+A piece is large enough that calls cost nothing beside it, and stays in the cache; only what contradicts is kept.
 """
 
 from __future__ import annotations
