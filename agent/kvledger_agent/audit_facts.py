@@ -24,7 +24,7 @@ def facts_of(audit: Audit) -> AuditFacts:
     """Take the facts out of an audit. To be called before its `stable` mask is first used, since it reads a column."""
     groups = len(audit.head.limits.groups)
     active = audit.sweep.held
-    shared = audit.table_references >= 2
+    shared = audit.sweep.shared
     if groups == 1:
         by_group = [int(np.count_nonzero(active))], [int(np.count_nonzero(shared))]
     else:
@@ -40,9 +40,11 @@ def facts_of(audit: Audit) -> AuditFacts:
 
 def longest_run(mask: NDArray[np.bool_]) -> int:
     """Length of the longest run of adjacent true entries."""
+    if not mask.any():
+        return 0
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
-    runs = np.diff(edges, prepend=0, append=len(mask))[0 if mask[:1].any() else 1 :: 2]
-    return int(runs.max()) if len(runs) else 0
+    runs = np.diff(edges, prepend=0, append=len(mask))[0 if mask[0] else 1 :: 2]
+    return int(runs.max())
 
 
 def _per_group(group: NDArray[np.uint8], mask: NDArray[np.bool_], groups: int) -> list[int]:

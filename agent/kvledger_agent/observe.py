@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,24 @@ from kvledger_agent.observation import (
 from kvledger_agent.observe_requests import committed_blocks
 
 PEAK_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored family: for each of its series the (label, value) pairs and the values alone."""
+
+    name: str
+    per_tenant: bool
+    series: tuple[tuple[tuple[tuple[str, str], ...], Labels], ...]
+
+    @classmethod
+    def of(cls, family: catalog.Family) -> _Stored:
+        series = tuple((pairs, tuple(value for _, value in pairs)) for pairs in catalog.series_labels(family))
+        return cls(family.name, family.per_tenant, series)
+
+
+_COUNTERS = tuple(map(_Stored.of, catalog.stored_counters()))
+_HISTOGRAMS = tuple(map(_Stored.of, catalog.stored_histograms()))
 _GONE = (ReadStatus.CLOSED, ReadStatus.DEAD, ReadStatus.ABANDONED)
 
 
@@ -135,7 +154,7 @@ def groups_of(sample: Sample, facts: AuditFacts | None) -> tuple[GroupView, ...]
 
 def totals_of(sample: Sample, price_per_hour: float | None) -> Totals:
     """Every counter and histogram of the catalogue that the ledger keeps."""
-    counters = {f.name: series for f in catalog.stored_counters() if (series := _counter(sample, f)) is not None}
+    counters = {f.name: series for f in _COUNTERS if (series := _counter(sample, f)) is not None}
     epoch = sample.head.epoch
     # The epoch is in the file's name: this number stays right when a predecessor could not be read.
     counters["engine_restarts_total"] = {(): float(max(0, epoch - 1))}
@@ -144,7 +163,7 @@ def totals_of(sample: Sample, price_per_hour: float | None) -> Totals:
         counters["cost_total"] = cost
     if not any(group.block_bytes for group in sample.head.limits.groups):
         counters.pop("cow_bytes_total", None)
-    histograms = {f.name: kept for f in catalog.stored_histograms() if (kept := _histograms(sample, f))}
+    histograms = {f.name: kept for f in _HISTOGRAMS if (kept := _histograms(sample, f))}
     return Totals(counters=counters, histograms=histograms)
 
 
@@ -181,24 +200,24 @@ def _group(sample: Sample, facts: AuditFacts | None, index: int, group: Group) -
     )
 
 
-def _counter(sample: Sample, family: catalog.Family) -> Series | None:
+def _counter(sample: Sample, family: _Stored) -> Series | None:
     series: dict[Labels, float] = {}
-    for labels in catalog.series_labels(family):
-        values = tuple(value for _, value in labels)
+    for pairs, values in family.series:
         if family.per_tenant:
-            by_tenant = sample.stats.tenant_counter(family.name, **dict(labels)) or {}
-            series |= {(*values, tenant): value for tenant, value in by_tenant.items()}
-        elif (value := sample.stats.counter(family.name, **dict(labels))) is not None:
+            by_tenant = sample.stats.tenant_counter_of(family.name, pairs) or {}
+            for tenant, count in by_tenant.items():
+                series[(*values, tenant)] = count
+        elif (value := sample.stats.counter_of(family.name, pairs)) is not None:
             series[values] = value
     return series or None
 
 
-def _histograms(sample: Sample, family: catalog.Family) -> Mapping[Labels, HistogramView]:
+def _histograms(sample: Sample, family: _Stored) -> Mapping[Labels, HistogramView]:
     kept: dict[Labels, HistogramView] = {}
-    for labels in catalog.series_labels(family):
-        found = sample.stats.histogram(family.name, **dict(labels))
+    for pairs, values in family.series:
+        found = sample.stats.histogram_of(family.name, pairs)
         if found is not None:
-            kept[tuple(v for _, v in labels)] = HistogramView(bounds=found.bounds, buckets=found.buckets, sum=found.sum)
+            kept[values] = HistogramView(bounds=found.bounds, buckets=found.buckets, sum=found.sum)
     return kept
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -69,28 +70,29 @@ def class_names(slots: SlotTable) -> list[str]:
 def _live(slots: SlotTable) -> Series:
     counts: dict[Labels, float] = {(state.word, name): 0.0 for state in _LIVE for name in _CLASSES}
     words = {int(state): state.word for state in _LIVE}
-    for state, name in zip(slots.state.tolist(), class_names(slots), strict=True):
+    for (state, name), times in Counter(zip(slots.state.tolist(), class_names(slots), strict=True)).items():
         if state in words:
-            counts[words[state], name] += 1.0
+            counts[words[state], name] += times
     return counts
 
 
 def _waiting(slots: SlotTable, causes: NDArray[np.int8]) -> Series:
     counts: dict[Labels, float] = {(cause, name): 0.0 for cause in _CAUSES for name in _CLASSES}
-    for cause, name in zip(causes.tolist(), class_names(slots), strict=True):
+    for (cause, name), times in Counter(zip(causes.tolist(), class_names(slots), strict=True)).items():
         if cause >= 0:
-            counts[_CAUSES[cause], name] += 1.0
+            counts[_CAUSES[cause], name] += times
     return counts
 
 
 def _oldest_waits(sample: Sample, causes: NDArray[np.int8]) -> Series:
     """Age of the oldest open wait per present cause and tenant; only where somebody waits."""
     oldest: dict[Labels, float] = {}
-    tenants = tenant_names(sample, sample.slots.tenant)
-    for cause, tenant, since in zip(causes.tolist(), tenants, sample.slots.queued_ns.tolist(), strict=True):
-        if cause >= 0:
-            labels = (_CAUSES[cause], tenant)
-            oldest[labels] = max(oldest.get(labels, 0.0), _seconds(sample.now_ns, since))
+    waiting = causes >= 0
+    tenants = tenant_names(sample, sample.slots.tenant[waiting])
+    queued_ns = sample.slots.queued_ns[waiting].tolist()
+    for cause, tenant, since in zip(causes[waiting].tolist(), tenants, queued_ns, strict=True):
+        labels = (_CAUSES[cause], tenant)
+        oldest[labels] = max(oldest.get(labels, 0.0), _seconds(sample.now_ns, since))
     return oldest
 
 

@@ -75,8 +75,14 @@ class Audit:
         ringed: Mask = sections.scratch("ringed", capacity, np.bool_)
         order.mark(ringed)
         explained = self.table_references + self.pin_references if len(self.pins) else self.table_references
-        slots = memory.links.begin(sections)
-        self.sweep = Sweep(sections, Others(explained=explained, listed=self._listed(), ringed=ringed, slots=slots))
+        others = Others(
+            tabled=self.table_references,
+            explained=explained,
+            listed=self._listed(),
+            ringed=ringed,
+            slots=memory.links.begin(sections),
+        )
+        self.sweep = Sweep(sections, others)
         corrected = memory.tickets.compare(sections, order, self.sweep.evictable)
         self.misplaced: I32 = np.union1d(self.sweep.misplaced, corrected)
         self.stale_index: I32 = memory.links.compare(sections, self.sweep, self.published_seq)
@@ -141,7 +147,7 @@ class Audit:
         """How often the free list names each block, up to `MOST_LISTED` times."""
         listed: U8 = self._sections.scratch("listed", self.capacity_blocks, np.uint8)
         listed[:] = 0
-        listed[self.free] = 1
+        listed[self.free.astype(np.intp)] = 1
         if int(np.count_nonzero(listed)) != len(self.free):
             np.minimum(count_blocks(self.free, self.capacity_blocks), MOST_LISTED, out=listed, casting="unsafe")
         return listed

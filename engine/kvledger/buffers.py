@@ -12,6 +12,7 @@ from kvledger.head import Head
 from kvledger.source import Source
 
 FEW_ROWS = 512  # reading this many values one by one costs as much as reading a section of a million
+WINDOW_ROWS = 1 << 15
 
 
 class Buffers:
@@ -74,13 +75,28 @@ class Sections:
         return {name: words[index] for name, index in self.head.control.items()}
 
     def values(self, name: str, rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """Some rows of a 1-D section, a copy. One by one if they are few, out of the whole section if not."""
+        """Some rows of a 1-D section, a copy. One by one if they are few, out of windows that hold them if not."""
         if len(rows) > FEW_ROWS:
-            some: NDArray[Any] = self.read(name)[rows]
-            return some
+            return self._out_of_windows(name, rows)
         section = self.head.sections[name]
         values, size = np.empty(len(rows), section.dtype), section.dtype.itemsize
         for row, target in zip(rows.tolist(), values.view(np.uint8).reshape(-1, size), strict=True):
             assert 0 <= row < section.shape[0], (name, row)
             self.source.read_into(section.offset + row * size, target)
+        return values
+
+    def _out_of_windows(self, name: str, rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Values of a section that is read window by window: a window stays in the processor's cache."""
+        section, order = self.head.sections[name], np.argsort(rows, kind="stable")
+        ascending = rows[order].astype(np.intp)
+        assert 0 <= ascending[0] <= ascending[-1] < section.shape[0], (name, ascending[0], ascending[-1])
+        found, first = np.empty(len(rows), section.dtype), 0
+        while first < len(rows):
+            start = int(ascending[first])
+            last = int(np.searchsorted(ascending, start + WINDOW_ROWS))
+            window = self.read(name, int(ascending[last - 1]) + 1 - start, start=start, buffer="window")
+            found[first:last] = window[ascending[first:last] - start]
+            first = last
+        values = np.empty_like(found)
+        values[order] = found
         return values

@@ -35,7 +35,7 @@ class EvictionOrder:
         for ring in self._pieces:
             # A ring that names no block somewhere is damaged: whoever is named there shows as lost.
             inside = ring if not len(ring) or _within(ring, len(named)) else ring[(ring >= 0) & (ring < len(named))]
-            named[inside] = True
+            named[inside.astype(np.intp)] = True  # several times as fast as by int32
 
     def bears_out(self, blocks: I32, tickets: I64) -> Mask:
         """Which of some blocks own the entry that their ticket names."""

@@ -6,7 +6,6 @@ Owns a copy of the chunks as they were counted. The count is always that of the 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvledger.views import I32, I64
 
@@ -56,10 +55,11 @@ class TableReferences:
         written: I64 = np.flatnonzero((arena != self._arena[: len(arena)]).any(axis=1))
         return written
 
-    def _named(self, chain: I64, used: I64) -> NDArray[np.int32]:
+    def _named(self, chain: I64, used: I64) -> I64:
         """The blocks that the used entries of some chunks name; the capacity for those that name none."""
         rows = self._arena[chain]
-        named = rows[np.arange(rows.shape[1]) < used[:, None]]
+        # `ufunc.at` takes its quick way with indices of the machine's width only.
+        named: I64 = rows[np.arange(rows.shape[1]) < used[:, None]].astype(np.int64)
         capacity = len(self._counts) - 1
         named[(named < 0) | (named >= capacity)] = capacity
         return named

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.stats import StatsPlan
+from kvledger.stats import Labels, StatsPlan
 from kvledger.words import WaitCause
 
 
@@ -58,17 +58,29 @@ class StatsView:
 
     def counter(self, name: str, **labels: str) -> float | None:
         """A counter series."""
-        index = self.plan.counters.get((name, tuple(labels.items())))
+        return self.counter_of(name, tuple(labels.items()))
+
+    def counter_of(self, name: str, labels: Labels) -> float | None:
+        """A counter series, by (label, value) pairs."""
+        index = self.plan.counters.get((name, labels))
         return None if index is None else float(self.values[index])
 
     def tenant_counter(self, name: str, **labels: str) -> Mapping[str, float] | None:
         """A per-tenant counter series, by tenant name."""
-        index = self.plan.tenant_counters.get((name, tuple(labels.items())))
+        return self.tenant_counter_of(name, tuple(labels.items()))
+
+    def tenant_counter_of(self, name: str, labels: Labels) -> Mapping[str, float] | None:
+        """A per-tenant counter series, by (label, value) pairs."""
+        index = self.plan.tenant_counters.get((name, labels))
         return None if index is None else self._by_tenant(index)
 
     def histogram(self, name: str, **labels: str) -> HistogramValue | None:
         """A histogram series."""
-        span = self.plan.histograms.get((name, tuple(labels.items())))
+        return self.histogram_of(name, tuple(labels.items()))
+
+    def histogram_of(self, name: str, labels: Labels) -> HistogramValue | None:
+        """A histogram series, by (label, value) pairs."""
+        span = self.plan.histograms.get((name, labels))
         if span is None:
             return None
         end = span.index + len(span.bounds) + 1
@@ -86,7 +98,10 @@ class StatsView:
 
     def _by_tenant(self, index: int) -> dict[str, float]:
         columns = self.values[index : index + self.plan.columns].tolist()
-        named: dict[str, float] = {}
-        for name, value in zip(self.tenants, [*columns[: len(self.tenants) - 1], columns[-1]], strict=True):
-            named[name] = named.get(name, 0.0) + value
+        used = [*columns[: len(self.tenants) - 1], columns[-1]]
+        named = dict(zip(self.tenants, used, strict=True))
+        if len(named) < len(used):  # two columns of one name
+            named = dict.fromkeys(named, 0.0)
+            for name, value in zip(self.tenants, used, strict=True):
+                named[name] += value
         return named

@@ -114,22 +114,35 @@ def _bounded_lengths(lengths: I64, room: int) -> tuple[I64, Mask]:
 def _walk(next_chunk: I32, first: I32, wanted: I64) -> tuple[I64, I64, Mask]:
     """(chunks of all tables one after the other, how many each table has, which chains broke off).
 
-    All chains advance one chunk at a time. `wanted` adds up to at most the arena plus one chunk per table, so a cycle
-    costs no more than a full arena.
+    All chains advance one chunk at a time, the longest first, so that those still on their way are the first ones.
+    `wanted` adds up to at most the arena plus one chunk per table, so a cycle costs no more than a full arena.
     """
-    starts = np.zeros(len(wanted) + 1, np.int64)
-    np.cumsum(wanted, out=starts[1:])
-    chain = np.full(int(starts[-1]), -1, np.int64)
+    outside = len(next_chunk)
+    onward = np.append(_inside(next_chunk, outside), outside)
+    longest = np.argsort(-wanted, kind="stable")
+    tables = len(wanted) - np.cumsum(np.bincount(wanted))[:-1]  # how many have more than 0, 1, 2, … chunks
+    levels = np.zeros(len(tables) + 1, np.int64)
+    np.cumsum(tables, out=levels[1:])
+    walked = np.empty(int(levels[-1]), np.int64)
+    at = _inside(first, outside)[longest]
+    for start, count in zip(levels.tolist(), tables.tolist(), strict=False):
+        walked[start : start + count] = at[:count]
+        at = onward[at[:count]]
+    level = np.repeat(np.arange(len(tables)), tables)
+    place = (np.cumsum(wanted) - wanted)[longest[np.arange(len(walked)) - levels[level]]] + level
+    chain = np.empty_like(walked)
+    chain[place] = walked
     found, broken = wanted.copy(), np.zeros(len(wanted), np.bool_)
-    tables = np.flatnonzero(wanted > 0)
-    at, level = first[tables].astype(np.int64), 0
-    while len(tables):
-        inside = (at >= 0) & (at < len(next_chunk))
-        if not inside.all():
-            found[tables[~inside]], broken[tables[~inside]] = level, True
-            tables, at = tables[inside], at[inside]
-        chain[starts[tables] + level] = at
-        level += 1
-        more = wanted[tables] > level
-        tables, at = tables[more], next_chunk[at[more]].astype(np.int64)
-    return chain[chain >= 0], found, broken
+    if len(lost := np.flatnonzero(chain == outside)):
+        table = np.searchsorted(np.cumsum(wanted), lost, side="right")
+        np.subtract.at(found, table, 1)
+        broken[table] = True
+        chain = chain[chain != outside]
+    return chain, found, broken
+
+
+def _inside(chunks: I32, outside: int) -> I64:
+    """Chunk numbers, those that are none replaced by one beyond the last."""
+    numbers: I64 = chunks.astype(np.int64)
+    numbers[(numbers < 0) | (numbers >= outside)] = outside
+    return numbers

@@ -139,6 +139,8 @@ def build_runner(
     try:
         with device_failures():
             if source == EMBEDDED_NAME:
+                # Its tensors are too small to share: threads that wait for each other lose a busy machine's cores.
+                torch.set_num_threads(1)
                 weights = seeded_weights(config, seed=seed, dtype=kind, device=where)
             else:
                 weights = load_weights(Path(source), config, dtype=kind, device=where)

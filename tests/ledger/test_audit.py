@@ -91,7 +91,7 @@ def test_values_and_columns_are_of_the_ledger(rig: Rig) -> None:
 # -- large pools: pointers are followed part by part ------------------------------------------------------------------
 
 
-WITHIN_KEYS = parts.AUDITS_PER_ROUND * links.ROUNDS_PER_KEYS
+WITHIN_KEYS = links.AUDITS_PER_ROUND * links.ROUNDS_PER_KEYS
 
 
 class Large:
@@ -99,7 +99,7 @@ class Large:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(parts, "WHOLE_UP_TO", 8)
-        monkeypatch.setattr(links, "KEYS_TOGETHER", 5)
+        monkeypatch.setattr(links, "SLOTS_TOGETHER", 5)
         monkeypatch.setattr(sweep, "PIECE", 80)
         limits = replace(toy_limits(600), max_requests=40, chunk_blocks=8)
         self.ledger = Ledger.in_memory(limits, clock=VirtualClock())
@@ -161,8 +161,8 @@ def _clear_slot(large: Large, block: int) -> None:
 @pytest.mark.parametrize(
     ("act", "kind", "within"),
     [
-        (_forget_entry, FindingKind.STALE_INDEX_ENTRY, parts.AUDITS_PER_ROUND),
-        (_clear_slot, FindingKind.STALE_INDEX_ENTRY, parts.AUDITS_PER_ROUND),
+        (_forget_entry, FindingKind.STALE_INDEX_ENTRY, links.AUDITS_PER_ROUND),
+        (_clear_slot, FindingKind.STALE_INDEX_ENTRY, links.AUDITS_PER_ROUND),
         (_lose_ring_entry, FindingKind.LOST_BLOCK, 0),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_wrong_pointer_is_named_in_its_turn_and_again_until_it_is_mended(
     before = int(large.ledger.blocks.index_slot[block])
     large.publish(lambda: act(large, block))
     assert large.rounds_until_named(kind, block) <= within
-    for _ in range(parts.AUDITS_PER_ROUND + 4):
+    for _ in range(links.AUDITS_PER_ROUND + 4):
         assert {(s.kind, s.block) for s in suspects(large.reader.audit())} == {(kind, block)}
 
     def mend() -> None:
@@ -197,10 +197,10 @@ def test_many_wrong_pointers_are_named_each_time_and_nothing_else(
     blocks = large.cached[::9]
     slots = large.ledger.blocks.index_slot[blocks].copy()
     large.publish(lambda: large.ledger.index.block.__setitem__(slots, -2))
-    for number in range(3 * parts.AUDITS_PER_ROUND):
+    for number in range(3 * links.AUDITS_PER_ROUND):
         named = {suspect.block for suspect in suspects(large.reader.audit())}
         assert named <= set(blocks)
-        assert number < parts.AUDITS_PER_ROUND or named == set(blocks)
+        assert number < links.AUDITS_PER_ROUND or named == set(blocks)
     large.publish(lambda: large.ledger.index.block.__setitem__(slots, blocks))
     assert suspects(large.reader.audit()) == []
 
@@ -209,7 +209,7 @@ def test_an_index_built_anew_in_an_open_publication_is_not_remembered_as_wrong(l
     large.ledger.begin()
     large.ledger.stamp(np.arange(600))
     large.ledger.index.block[:] = -1
-    for _ in range(parts.AUDITS_PER_ROUND):
+    for _ in range(links.AUDITS_PER_ROUND):
         assert suspects(large.reader.audit()) == []
     assert not len(large.reader._memory.links._wrong_slots)
     assert not len(large.reader._memory.links._wrong_blocks)
@@ -218,7 +218,7 @@ def test_an_index_built_anew_in_an_open_publication_is_not_remembered_as_wrong(l
 def test_a_change_that_nobody_stamped_is_named_within_a_round(large: Large) -> None:
     block = large.cached[60]
     large.ledger.index.block[large.ledger.blocks.index_slot[block]] = -2
-    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= parts.AUDITS_PER_ROUND
+    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= links.AUDITS_PER_ROUND
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0, "once found it is looked at every time"
 
 
@@ -235,7 +235,7 @@ def test_an_entry_for_a_block_that_never_named_it_is_found_in_its_turn(large: La
     block = int(large.ledger.free.list[0])
     empty = int(np.flatnonzero(large.ledger.index.block == -1)[7])
     large.publish(lambda: large.toy.stamp(block), lambda: large.ledger.index.block.__setitem__(empty, block))
-    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= parts.AUDITS_PER_ROUND
+    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= links.AUDITS_PER_ROUND
     assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) == 0
 
 
@@ -254,4 +254,4 @@ def test_an_entry_left_behind_while_an_audit_looked_is_named_in_its_turn(large: 
     source.before["block.index_slot"] = forget
     while left:
         assert suspects(large.reader.audit()) == []
-    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= parts.AUDITS_PER_ROUND
+    assert large.rounds_until_named(FindingKind.STALE_INDEX_ENTRY, block) <= links.AUDITS_PER_ROUND

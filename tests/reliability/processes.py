@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -13,34 +12,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-READY_SECONDS = 20.0
-
-
-def free_port() -> int:
-    """A loopback port nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+READY_SECONDS = 60.0
 
 
 class AgentProcess:
-    """`kvledger agent` on a directory."""
+    """`kvledger agent` on a directory, on a port of its own at every start: the last one's may be somebody else's."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self._port = directory, free_port()
+        self._directory, self.url = directory, ""
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
         """Start it and wait until its first sample is served."""
-        command = ["agent", "--directory", str(self._directory), "--port", str(self._port)]
+        command = ["agent", "--json", "--directory", str(self._directory), "--port", "0"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvledger_agent", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "kvledger_agent", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
+        assert self._process.stdout is not None
+        self.url = str(json.loads(self._process.stdout.readline())["url"])
         deadline = time.monotonic() + READY_SECONDS
         while self._get("/readyz") is None:
             if time.monotonic() > deadline or self._process.poll() is not None:
@@ -51,7 +40,7 @@ class AgentProcess:
         """SIGKILL, no chance to tidy up."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
     def page(self) -> str | None:
         """The metrics page, None when it is refused (503) or nobody answers."""
@@ -73,7 +62,7 @@ class AgentProcess:
     ) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(READY_SECONDS)
+            self._process.communicate(timeout=READY_SECONDS)
 
 
 SMALL_CELLS = (
