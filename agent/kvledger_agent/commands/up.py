@@ -27,6 +27,8 @@ from kvledger_agent.up.summary import UpSummary, Watch, problems_of, render, wai
 
 POLL_SECONDS = 1.0
 DRAIN_LIMIT_SECONDS = 6.0
+START_SECONDS = 6.0
+"""What a start may take before it shortens the run, which is to end within 20 s of the time it was given."""
 
 
 class UpCommand:
@@ -64,10 +66,11 @@ class UpCommand:
             raise UsageError(f"--for {args.seconds}: give a finite number of seconds above 0")
         if args.trace is not None and not args.trace.is_file():
             raise UsageError(f"--trace {args.trace}: no such file; give a Mooncake JSONL or Azure CSV trace")
+        began = time.monotonic()
         trace = args.trace or (None if args.no_trace or args.profile else find_trace())
         with _interruptible(), Stack(UpSettings(model=args.model), seed=args.seed) as stack:
             stack.start()
-            summary = _Run(stack, args, trace).whole()
+            summary = _Run(stack, args, trace, began=began).whole()
         if args.json:
             print_json(summary)
         else:
@@ -99,8 +102,8 @@ def _command() -> str:
 class _Run:
     """One run of a started stack: load, watch, drain, sum up."""
 
-    def __init__(self, stack: Stack, args: argparse.Namespace, trace: Path | None) -> None:
-        self._stack, self._args, self._trace = stack, args, trace
+    def __init__(self, stack: Stack, args: argparse.Namespace, trace: Path | None, *, began: float) -> None:
+        self._stack, self._args, self._trace, self._began = stack, args, trace, began
         self._watch, self._rounds = Watch(), 0
 
     def whole(self) -> UpSummary:
@@ -139,13 +142,17 @@ class _Run:
         self._rounds += 1
 
     def _observe(self, started: float, show: Status | None) -> None:
-        end = None if self._args.seconds is None else started + self._args.seconds
+        end = None if self._args.seconds is None else self._end(started, self._args.seconds)
         while end is None or time.monotonic() < end:
             time.sleep(POLL_SECONDS if end is None else min(POLL_SECONDS, max(0.0, end - time.monotonic())))
             self._stack.require_running()
             self._look(show)
             if self._stack.load_ended() and end is None:
                 self._start_load()  # a trace ends; a demonstration goes on until it is told to stop
+
+    def _end(self, started: float, seconds: float) -> float:
+        """When the load is over: so long after it started, less what a slow start took of the promised time."""
+        return min(started + seconds, self._began + seconds + START_SECONDS)
 
     def _look(self, show: Status | None) -> None:
         page = self._stack.page()
