@@ -46,7 +46,7 @@ test: $(INSTALLED) debian lint ## everything CI checks: format, lint, types, imp
 lint: $(INSTALLED) ## format, lint, types and import rules, without the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy engine agent tests $(if $(wildcard bench/*.py),bench)
+	$(BIN)/mypy engine agent dashboards alerts tests $(if $(wildcard bench/*.py),bench)
 	$(BIN)/lint-imports
 
 format: $(INSTALLED) ## rewrite the code in the project's format

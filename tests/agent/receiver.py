@@ -90,10 +90,3 @@ def receiving() -> Iterator[Receiver]:
             receiver.released.set()
             receiver.shutdown()
             thread.join()
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

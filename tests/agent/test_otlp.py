@@ -39,10 +39,10 @@ from tests.agent.receiver import (
     SLOW,
     UNAVAILABLE,
     Receiver,
-    free_port,
     receiving,
 )
 from tests.agent.test_page import at_work, fleet
+from tests.ports import free_port
 
 CHILDREN = "tests.agent.children"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kvledger_alerts.build import write, yaml_text
-from tests.reliability.processes import free_port
+from tests.ports import free_port
 
 READY_SECONDS = 20.0
 

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -21,6 +20,7 @@ from typing import Any
 
 from kvledger_agent.up.child import Child
 from tests.dashboards.client import send
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alerts", ".")]
@@ -151,7 +151,7 @@ class Live:
         return child
 
     def _start_prometheus(self) -> None:
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         (self.directory / "prometheus.yml").write_text(CONFIG.replace("AGENT", self.agent.removeprefix("http://")))
         (self.directory / "rules.yml").write_text(RULES)
         with (self.directory / "prometheus.log").open("wb") as log:
@@ -232,9 +232,3 @@ class Live:
             self._server.terminate()
             self._server.wait(STOP_SECONDS * 2)
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

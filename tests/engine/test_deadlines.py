@@ -90,8 +90,7 @@ def test_prefills_that_are_to_be_forked_end_together() -> None:
 
 @pytest.mark.parametrize(("engines", "own", "tokens"), [(None, 3, 3), (9, 3, 3), (3, 9, 3), (3, None, 3)])
 def test_the_shorter_timeout_of_engine_and_request_counts(engines: int | None, own: int | None, tokens: int) -> None:
-    config = {} if engines is None else {"run_timeout_seconds": engines * STEP_SECONDS}
-    rig = Rig(**config)
+    rig = Rig(run_timeout_seconds=None if engines is None else engines * STEP_SECONDS)
     rig.submit(request("x", 8, 40, run_timeout_seconds=None if own is None else own * STEP_SECONDS))
     assert rig.finish().finished["x", 0].output_tokens == tokens
 

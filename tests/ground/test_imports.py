@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SOURCE_ROOTS = ("engine", "agent", "dashboards", "alerts")
 LEDGER_MAY_IMPORT = sys.stdlib_module_names | {"numpy", "kvledger"}
 PLANTED = [
     ("engine/kvledger", "torch", "No torch but where a tensor is"),
@@ -21,6 +22,9 @@ PLANTED = [
     ("engine/kvledger_engine/model", "vllm", "No torch but where a tensor is"),
     ("engine/kvledger_engine", "kvledger_agent", "The engine does not know the agent"),
     ("agent/kvledger_agent", "kvledger.writer", "The agent reads ledgers"),
+    ("agent/kvledger_agent", "kvledger_dashboards", "Nobody needs the boards"),
+    ("dashboards/kvledger_dashboards", "kvledger.reader", "Boards and alerts know"),
+    ("alerts/kvledger_alerts", "kvledger_engine", "Boards and alerts know"),
     ("agent/kvledger_agent", "kvledger_engine", "The agent reads ledgers"),
     ("agent/kvledger_agent", "torch", "No torch but where a tensor is"),
 ]
@@ -31,7 +35,7 @@ def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [Path(sys.executable).parent / "lint-imports", "--no-cache"],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root / 'engine'}{os.pathsep}{root / 'agent'}", "COLUMNS": "200"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(root / name) for name in SOURCE_ROOTS), "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -54,7 +58,7 @@ def foreign_imports(package: Path, allowed: frozenset[str] | set[str]) -> list[s
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the packages and their rules, free to be spoilt."""
-    for root in ("engine", "agent"):
+    for root in SOURCE_ROOTS:
         shutil.copytree(ROOT / root, tmp_path / root, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -81,7 +85,7 @@ def test_a_planted_forbidden_import_is_reported(copy: Path, package: str, import
 @pytest.mark.parametrize("module", ["kvledger_engine.core", "kvledger_engine.command", "kvledger_agent.cli"])
 def test_torch_is_imported_only_where_a_model_is_opened(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'transformers', 'safetensors'}} & sys.modules.keys()))"
-    path = os.pathsep.join(str(ROOT / root) for root in ("engine", "agent"))
+    path = os.pathsep.join(str(ROOT / root) for root in SOURCE_ROOTS)
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path},

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SOURCE_ROOTS = ("engine", "agent", "dashboards", "alerts")
 COMMANDS = {
     "agent": "kvledger_agent.commands.agent:COMMAND",
     "completion": "kvledger_agent.completion:COMMAND",
@@ -27,8 +28,11 @@ COMMANDS = {
 }
 EXTRAS = {
     "agent": {"aiohttp", "rich", "shtab"},
-    "engine": {"aiohttp", "msgspec", "safetensors", "tokenizers", "torch"},
-    "all": {"kvledger[agent,engine]"},
+    "engine": {"aiohttp", "jinja2", "msgspec", "safetensors", "tokenizers", "torch"},
+    "otlp": {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk", "requests"},
+    "dashboards": {"grafana-foundation-sdk", "pyyaml"},
+    "explorer": {"plotly", "streamlit"},
+    "all": {"kvledger[agent,dashboards,engine,explorer,otlp]"},
 }
 
 
@@ -56,7 +60,9 @@ def test_the_extras_are_agent_engine_and_all() -> None:
 
 @pytest.mark.parametrize("requirement", declared_requirements())
 def test_requirements_are_floors_and_the_constraints_pin_what_was_tested(requirement: str) -> None:
-    assert re.fullmatch(r"[a-z0-9-]+>=[0-9.]+", requirement)
+    # The SDK's current releases sort below those of an older scheme: only an exact version will do.
+    exact = name_of(requirement) == "grafana-foundation-sdk"
+    assert re.fullmatch(rf"[a-z0-9-]+{'==' if exact else '>='}[0-9.]+", requirement)
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     assert name_of(requirement) in {name.lower() for name in pins}
 
@@ -71,7 +77,7 @@ def test_torch_comes_with_the_engine_and_with_nothing_else_and_one_version_was_t
 
 def test_the_wheel_holds_every_package_of_the_source_roots_and_each_is_typed() -> None:
     packages = {Path(package) for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    roots = {path.parent.relative_to(ROOT) for root in ("engine", "agent") for path in (ROOT / root).glob("*/*.py")}
+    roots = {path.parent.relative_to(ROOT) for root in SOURCE_ROOTS for path in (ROOT / root).glob("*/*.py")}
     assert roots == packages
     assert [str(package) for package in packages if not (ROOT / package / "py.typed").exists()] == []
 
