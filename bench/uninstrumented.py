@@ -108,12 +108,14 @@ class _BareQueue(WaitQueue):
         """Let arrivals join."""
         self.advance()
         if self._arrivals:
-            self._join(np.concatenate(list(self._arrivals.values())))
+            for group in self._arrivals.values():
+                for slot in group.tolist():
+                    self._join(slot)
             self._order.update(self._arrivals)
             self._arrivals.clear()
 
-    def _join(self, slots: Ids | I32) -> None:
-        self._slots.queue[slots] = QUEUE
+    def _join(self, slot: int) -> None:
+        self._slots.queue[slot] = QUEUE
 
     def leave(self, leader: int) -> I32:
         """Take an entry out."""

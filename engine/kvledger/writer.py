@@ -264,7 +264,7 @@ class Ledger:
         self._events.append(records)
 
     def summary(self, record: tuple[Any, ...]) -> None:
-        """Append the summary of a request that ended: the fields of `layout.SUMMARY` in order."""
+        """Append the summary of a request that ended: the fields of `layout.SUMMARY` in order, arrays as bytes."""
         self._summaries.append_one(record)
 
     # -- tenants --------------------------------------------------------------------------------------------------

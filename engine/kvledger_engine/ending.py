@@ -102,9 +102,9 @@ class Ending:
             return lambda _: self._ledger.clock.now_ns()
         column: NDArray[Any] | None = getattr(self._slots, _COLUMNS.get(name, name), None)
         if column is None:
-            nothing = np.zeros((), SUMMARY[name])[()]
+            nothing = np.zeros((), SUMMARY[name]).tobytes()
             return lambda _: nothing
-        return column.item if column.ndim == 1 else column.__getitem__
+        return column.item if column.ndim == 1 else lambda slot: column[slot].tobytes()
 
     def _tell(self, group: I32, reason: FinishReason) -> None:
         slots, requests = self._slots, self._requests

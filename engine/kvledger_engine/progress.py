@@ -10,8 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.stats import Histogram
-from kvledger.views import I32, I64
+from kvledger.views import I32
 from kvledger.words import Event, FinishReason, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch
@@ -94,33 +93,31 @@ class Progress:
             for observe, count in self._gaps:
                 observe(elapsed, count)
         else:
-            self._measure_each(slots, outputs == 1)
-            kinds = np.bincount(self._slots.request_class[slots]).tolist()
-            self._gaps = [(self._gap[kind].observe, count) for kind, count in enumerate(kinds) if count]
+            self._measure_each(slots, outputs)
         self._slots.last_token_ns[slots] = self._ledger.now_value
         self._sampled_ns = now_ns
 
-    def _measure_each(self, slots: Ids, first: NDArray[np.bool_]) -> None:
+    def _measure_each(self, slots: Ids, outputs: I32) -> None:
+        """As `_measure` for a set that changed: some have their first token, some may have missed the last step."""
         view, now_ns = self._slots, self._ledger.now_ns
         kinds, before = view.request_class[slots], view.last_token_ns[slots]
-        if np.count_nonzero(first):
-            fresh = slots[first]
-            view.first_token_ns[fresh] = now_ns
-            self._observe(self._first, kinds[first], now_ns - view.arrived_ns[fresh])
+        self._gaps = [(self._gap[kind].observe, count) for kind, count in _counted(kinds)]
+        first = outputs == 1
+        fresh = slots[first]
+        for slot in fresh.tolist():
+            view.first_token_ns[slot] = now_ns
+            waited = (now_ns - view.arrived_ns.item(slot)) / _NS_PER_SECOND
+            self._first[view.request_class.item(slot)].observe(waited)
+        if len(fresh):
             self._ledger.events(Event.FIRST_TOKEN, view.serial[fresh], blocks=view.table_blocks[fresh].sum(axis=1))
             kinds, before = kinds[~first], before[~first]
-        if len(kinds):
-            self._observe(self._gap, kinds, now_ns - before)
-
-    @staticmethod
-    def _observe(histograms: list[Histogram], kinds: NDArray[np.uint8], elapsed_ns: I64) -> None:
-        kind, elapsed = int(kinds[0]), int(elapsed_ns[0])
-        if np.count_nonzero((elapsed_ns != elapsed) | (kinds != kind)) == 0:
-            histograms[kind].observe(elapsed / _NS_PER_SECOND, len(kinds))
+        if np.count_nonzero(before == self._sampled_ns) == len(before):
+            for kind, count in _counted(kinds):
+                self._gap[kind].observe((now_ns - self._sampled_ns) / _NS_PER_SECOND, count)
             return
-        seconds = elapsed_ns / _NS_PER_SECOND
-        for kind in np.flatnonzero(np.bincount(kinds)).tolist():
-            histograms[kind].observe_many(seconds[kinds == kind])
+        seconds = (now_ns - before) / _NS_PER_SECOND
+        for kind, _ in _counted(kinds):
+            self._gap[kind].observe_many(seconds[kinds == kind])
 
     def _hand_out(self, slots: I32, sampled: I32) -> None:
         ids, indices = self._requests.request_ids, self._requests.indices
@@ -138,3 +135,8 @@ class Progress:
             if mask.any():
                 self._ending.end(slots[mask], reason, release=ReleaseCause.FINISH)
         self._scheduler.drop_ended()
+
+
+def _counted(kinds: NDArray[np.uint8]) -> list[tuple[int, int]]:
+    """(kind, how many of it) of the kinds there are."""
+    return [(kind, count) for kind, count in enumerate(np.bincount(kinds).tolist()) if count]

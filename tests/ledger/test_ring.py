@@ -8,10 +8,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvledger.layout import CONTROL_INDEX, CONTROL_SIZE, EVENT
-from kvledger.ring import RingWriter, trusted
+from kvledger.layout import CONTROL_INDEX, CONTROL_SIZE, EVENT, SUMMARY
+from kvledger.ring import RingWriter, packer, trusted
 
 SIZE = 8
+
+
+class Subclass(np.ndarray):
+    """Stands for a hooked array: whatever is not a plain one."""
+
+
 WORDS = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -70,6 +76,33 @@ def test_reserved_moves_before_the_records_and_head_after_them() -> None:
     RingWriter(np.zeros(SIZE, EVENT).view(Watched), control, "events").append(_numbered(0, 3))
     assert seen == [(3, 0, 3)]
     assert int(control[head]) == 3
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**64 - 1), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=40)), max_size=20
+    )
+)
+def test_a_record_stored_alone_is_the_same_in_plain_memory_and_in_a_hooked_array(
+    rows: list[tuple[int, int, bytes]],
+) -> None:
+    plain, hooked = np.zeros(SIZE, SUMMARY), np.zeros(SIZE, SUMMARY).view(Subclass)
+    waits = np.arange(10.0)
+    for ring in (plain, hooked):
+        control = np.zeros(CONTROL_SIZE, np.int64)
+        writer = RingWriter(ring, control, "summaries")
+        for serial, blocks, name in rows:
+            record = np.zeros((), SUMMARY)
+            record["serial"], record["peak_blocks"], record["id_head"], record["wait_seconds"] = (
+                serial,
+                blocks,
+                name,
+                waits,
+            )
+            writer.append_one(packer(SUMMARY).unpack(record.tobytes()))
+            at = (int(control[CONTROL_INDEX["summaries_head"]]) - 1) % SIZE
+            assert np.asarray(ring)[at] == record
+    assert plain.tobytes() == np.asarray(hooked).tobytes()
 
 
 @given(WORDS, WORDS, WORDS)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.clock import VirtualClock
-from kvledger.layout import CONTROL_INDEX, SUMMARY, SUMMARY_FIELDS
+from kvledger.layout import CONTROL_INDEX, SUMMARY
 from kvledger.limits import Limits
 from kvledger.reader import Reader
+from kvledger.ring import packer
 from kvledger.snapshot import ReadStatus
 from kvledger.source import MemorySource
 from kvledger.words import Event
@@ -166,7 +167,7 @@ def test_summaries_come_back_whole(ledger: Ledger, reader: Reader) -> None:
     records["wait_seconds"][:, 2] = 0.25
     ledger.begin()
     for record in records:
-        ledger.summary(tuple(record[name] for name in SUMMARY_FIELDS))
+        ledger.summary(packer(SUMMARY).unpack(record.tobytes()))
     ledger.end()
     assert (reader.summaries(0).records == records).all()
     assert len(reader.summaries(3).records) == 0
