@@ -8,7 +8,7 @@ stats vector has no buckets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,17 +77,7 @@ class _BareLedger(Ledger):
     def _note_peak(self, now_ns: int, active: int, used: int) -> None:
         pass
 
-    def event(self, event: Event, serial: int | np.uint64, *, blocks: int = 0, detail: int = 0) -> None:
-        """Forget."""
-
-    def events(
-        self,
-        event: Event,
-        serials: Sequence[int] | NDArray[np.uint64],
-        *,
-        blocks: Any = 0,
-        detail: int | Sequence[int] = 0,
-    ) -> None:
+    def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
         """Forget."""
 
     def summary(self, record: tuple[Any, ...]) -> None:
@@ -132,8 +122,9 @@ class _BareClocks(ShareClocks):
     def start(self, ids: Ids) -> None:
         """Forget."""
 
-    def advance(self, ids: Ids, references: I32) -> None:
-        """Forget."""
+    def advance(self, ids: Ids, references: I32) -> F64:
+        """Nobody had anything."""
+        return np.zeros(1)
 
     def read(self, blocks: Integers) -> F64:
         """Nobody had anything."""

@@ -34,20 +34,7 @@ class RingWriter:
         self._control: Any = control.data if plain else control
         self._reserved, self._head = CONTROL_INDEX[f"{name}_reserved"], CONTROL_INDEX[f"{name}_head"]
 
-    def append(self, records: NDArray[Any]) -> None:
-        """Store a 1-D array of records of the ring's dtype; only the last `size` of them can stay."""
-        head, count = int(self._control[self._head]), len(records)
-        self._control[self._reserved] = head + count
-        first = head % self._size
-        if first + count <= self._size:
-            self._records[first : first + count] = records
-        else:
-            kept = records[-self._size :]
-            oldest = head + count - len(kept)
-            self._records[np.arange(oldest, oldest + len(kept)) % self._size] = kept
-        self._control[self._head] = head + count
-
-    def append_one(self, record: tuple[Any, ...]) -> None:
+    def append(self, record: tuple[Any, ...]) -> None:
         """Store one record: its fields in order, those that are arrays as bytes. `struct.error` if one does not fit."""
         control, packed = self._control, self._packer
         head = int(control[self._head])

@@ -107,7 +107,8 @@ class EngineLoop:
         group = self._requests.open(request, tenant_column=column, arrived_ns=arrived_ns)
         self._queue.arrive(group)
         self._values[self._prompt_tokens] += len(request.prompt)
-        self._ledger.events(Event.ARRIVED, self._ledger.slots.serial[group])
+        for slot in group.tolist():
+            self._ledger.event(Event.ARRIVED, self._ledger.slots.serial.item(slot))
         return None
 
     def _refuse(self, request: NewRequest, refusal: Refusal) -> Refused:

@@ -133,7 +133,8 @@ class Scheduler:
         self._requests.move(group, RequestState.PREEMPTED)
         self.drop_ended()
         self._queue.put_back(group)
-        self._ledger.events(Event.PREEMPTED, slots.serial[group], blocks=[released] + [0] * (len(group) - 1))
+        for slot in group.tolist():
+            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=released if slot == leader else 0)
 
     def _give_up(self, leader: int) -> None:
         """End a sequence, with those to be forked from it, for which the pool has no blocks and never will."""
@@ -209,7 +210,8 @@ class Scheduler:
             slots.hit_tokens[leader] = hit
         self.running = np.concatenate((self.running, group))
         self._values[self._last_token_gauge] = self._ledger.now_ns
-        self._ledger.events(Event.ADMITTED, slots.serial[group], blocks=slots.table_blocks[group].sum(axis=1))
+        for slot in group.tolist():
+            self._ledger.event(Event.ADMITTED, slots.serial.item(slot), blocks=self._cache.held_blocks(slot))
 
     # -- phase 4: the batch ---------------------------------------------------------------------------------------
 
