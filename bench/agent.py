@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import time
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -12,6 +10,7 @@ from bench.effort import Effort
 from bench.errors import BenchError
 from bench.estimate import estimate
 from bench.result import Bar, Quantity, Result, Sense
+from bench.scraper import SCRAPES_PER_SECOND, Scraper, burst, cpu_percent
 from kvledger_agent.up.settings import UpSettings
 from kvledger_agent.up.stack import Stack
 
@@ -19,7 +18,6 @@ NAME = "agent"
 CPU_BAR, SCRAPE_BAR = Bar(Sense.AT_MOST, 5.0), Bar(Sense.AT_MOST, 50.0)
 PROFILE = "mixed"
 WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5.0, 2.5
-SCRAPES_PER_SECOND = 20
 WARM_UP_SECONDS = 3.0
 _SETTINGS = UpSettings(model="cell")
 HOW = f"""`kvledger agent` at its default 1 Hz beside one engine as `kvledger up` starts it, with the cell model
@@ -30,71 +28,24 @@ come one after the other over one connection, {SCRAPES_PER_SECOND} a second, eac
 last byte: the first after each sample finds a page to render, the others find it rendered."""
 
 
-class Scraper:
-    """One connection to the agent, kept open as Prometheus does."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10.0)
-        self.page_bytes = 0
-
-    def scrape(self) -> float:
-        """Milliseconds of one scrape. Raises `BenchError` for any answer but a page."""
-        started_ns = time.perf_counter_ns()
-        self._connection.request("GET", "/metrics")
-        answer = self._connection.getresponse()
-        body = answer.read()
-        elapsed_ms = (time.perf_counter_ns() - started_ns) / 1e6
-        if answer.status != 200 or b"kvledger_pool_blocks" not in body:
-            raise BenchError(f"a scrape was answered {answer.status} with {len(body)} bytes: {body[:120]!r}")
-        self.page_bytes = len(body)
-        return elapsed_ms
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-
 def measure(effort: Effort) -> list[Result]:
     """Windows without and with a scrape a second, in turns, and the scrapes between them. Raises `BenchError`."""
     with Stack(_SETTINGS, seed=0) as stack:
         stack.start()
         stack.start_load(trace=None, seconds=None, profile=PROFILE)
         time.sleep(WARM_UP_SECONDS)
-        scraper = Scraper(stack.agent_url)
+        assert stack.agent is not None
+        process, scraper = psutil.Process(stack.agent.pid), Scraper(stack.agent_url)
         seconds = QUICK_WINDOW_SECONDS if effort.quick else WINDOW_SECONDS
         quiet, scraped, scrapes = [], [], []
         for _ in effort.rounds(full=12, quick=3):
-            quiet.append(_cpu_percent(stack, seconds, None))
-            scraped.append(_cpu_percent(stack, seconds, scraper))
-            scrapes += _burst(scraper, effort.choose(full=5, quick=1))
+            quiet.append(cpu_percent(process, seconds, None))
+            scraped.append(cpu_percent(process, seconds, scraper))
+            scrapes += burst(scraper, effort.choose(full=5, quick=1))
             stack.require_running()
         scraper.close()
         facts = (_load_fact(stack), f"the page had {scraper.page_bytes:,} bytes")
     return [_cpu_result(quiet, scraped, facts), _scrape_result(scrapes, facts)]
-
-
-def _cpu_percent(stack: Stack, seconds: float, scraper: Scraper | None) -> float:
-    """Processor time of the agent over a window, in percent of a core."""
-    assert stack.agent is not None
-    process = psutil.Process(stack.agent.pid)
-    before, started = process.cpu_times(), time.monotonic()
-    for _ in range(max(1, int(seconds))):
-        if scraper is not None:
-            scraper.scrape()
-        time.sleep(seconds / max(1, int(seconds)))
-    after, elapsed = process.cpu_times(), time.monotonic() - started
-    return float(after.user + after.system - before.user - before.system) / elapsed * 100
-
-
-def _burst(scraper: Scraper, seconds: int) -> list[float]:
-    """Milliseconds of scrapes at an even rate over some seconds."""
-    found, due = [], time.monotonic()
-    for _ in range(seconds * SCRAPES_PER_SECOND):
-        time.sleep(max(0.0, due - time.monotonic()))
-        found.append(scraper.scrape())
-        due += 1 / SCRAPES_PER_SECOND
-    return found
 
 
 def _load_fact(stack: Stack) -> str:

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 
 from bench import busywriter, children
-from bench.agent import Scraper
 from bench.effort import Effort
 from bench.errors import BenchError
 from bench.estimate import estimate
 from bench.result import Bar, Quantity, Result, Sense
+from bench.scraper import SCRAPES_PER_SECOND, Scraper, burst, cpu_percent
 from bench.tmpfs import ledger_directory
 from kvledger.buffers import Buffers
 from kvledger.invariants import suspects
@@ -27,7 +27,6 @@ NAME = "fleet"
 LEDGERS, BLOCKS, QUICK_BLOCKS = 4, 1_000_000, 100_000
 STEPS_PER_SECOND = 300
 WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5.0, 2.0
-SCRAPES_PER_SECOND = 20
 READY_SECONDS, WARM_UP_SECONDS = 30.0, 3.0
 CPU_BAR, MEMORY_BAR, SCRAPE_BAR = Bar(Sense.AT_MOST, 15.0), Bar(Sense.AT_MOST, 250.0), Bar(Sense.AT_MOST, 50.0)
 HOW = f"""`kvledger agent` at its default 1 Hz over {LEDGERS} ledgers of {BLOCKS:,} active blocks or more, with
@@ -114,33 +113,12 @@ def _take_windows(effort: Effort, agent: psutil.Process, scraper: Scraper, audit
     seconds = QUICK_WINDOW_SECONDS if effort.quick else WINDOW_SECONDS
     auditor.round_ms()  # the first audit looks at everything
     for _ in effort.rounds(full=12, quick=3):
-        figures.quiet.append(_cpu_percent(agent, seconds, None))
-        figures.scraped.append(_cpu_percent(agent, seconds, scraper))
-        figures.scrape_ms += _burst(scraper, effort.choose(full=5, quick=1))
+        figures.quiet.append(cpu_percent(agent, seconds, None))
+        figures.scraped.append(cpu_percent(agent, seconds, scraper))
+        figures.scrape_ms += burst(scraper, effort.choose(full=5, quick=1))
         figures.audit_ms.append(auditor.round_ms())
         figures.memory_mb.append(agent.memory_info().rss / 1e6)
     figures.peak_mb, figures.page_bytes = _peak_mb(agent.pid), scraper.page_bytes
-
-
-def _cpu_percent(process: psutil.Process, seconds: float, scraper: Scraper | None) -> float:
-    """Processor time of the agent over a window, in percent of a core; one scrape a second if there is a scraper."""
-    before, started = process.cpu_times(), time.monotonic()
-    for second in range(int(seconds)):
-        if scraper is not None:
-            scraper.scrape()
-        time.sleep(max(0.0, started + second + 1 - time.monotonic()))
-    after, elapsed = process.cpu_times(), time.monotonic() - started
-    return float(after.user + after.system - before.user - before.system) / elapsed * 100
-
-
-def _burst(scraper: Scraper, seconds: int) -> list[float]:
-    """Milliseconds of scrapes at an even rate over some seconds."""
-    found, due = [], time.monotonic()
-    for _ in range(seconds * SCRAPES_PER_SECOND):
-        time.sleep(max(0.0, due - time.monotonic()))
-        found.append(scraper.scrape())
-        due += 1 / SCRAPES_PER_SECOND
-    return found
 
 
 def _peak_mb(pid: int) -> float:

@@ -8,7 +8,7 @@ stats vector has no buckets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,17 +77,7 @@ class _BareLedger(Ledger):
     def _note_peak(self, now_ns: int, active: int, used: int) -> None:
         pass
 
-    def event(self, event: Event, serial: int | np.uint64, *, blocks: int = 0, detail: int = 0) -> None:
-        """Forget."""
-
-    def events(
-        self,
-        event: Event,
-        serials: Sequence[int] | NDArray[np.uint64],
-        *,
-        blocks: Any = 0,
-        detail: int | Sequence[int] = 0,
-    ) -> None:
+    def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
         """Forget."""
 
     def summary(self, record: tuple[Any, ...]) -> None:
@@ -108,12 +98,14 @@ class _BareQueue(WaitQueue):
         """Let arrivals join."""
         self.advance()
         if self._arrivals:
-            self._join(np.concatenate(list(self._arrivals.values())))
+            for group in self._arrivals.values():
+                for slot in group.tolist():
+                    self._join(slot)
             self._order.update(self._arrivals)
             self._arrivals.clear()
 
-    def _join(self, slots: Ids | I32) -> None:
-        self._slots.queue[slots] = QUEUE
+    def _join(self, slot: int) -> None:
+        self._slots.queue[slot] = QUEUE
 
     def leave(self, leader: int) -> I32:
         """Take an entry out."""
@@ -130,8 +122,9 @@ class _BareClocks(ShareClocks):
     def start(self, ids: Ids) -> None:
         """Forget."""
 
-    def advance(self, ids: Ids, references: I32) -> None:
-        """Forget."""
+    def advance(self, ids: Ids, references: I32) -> F64:
+        """Nobody had anything."""
+        return np.zeros(1)
 
     def read(self, blocks: Integers) -> F64:
         """Nobody had anything."""

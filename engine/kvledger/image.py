@@ -60,9 +60,8 @@ class Image:
 
     @property
     def requests_in_motion(self) -> int:
-        """Live requests whose stamps say so."""
-        live = self.view("slot.serial") != 0
-        return int(np.count_nonzero(live & (self.view("slot.changed_seq") > np.uint64(self.published_seq))))
+        """Request slots whose stamps say so; an emptied one too, whose request the counts may still include."""
+        return int(np.count_nonzero(self.view("slot.changed_seq") > np.uint64(self.published_seq)))
 
     def take(self) -> None:
         """Copy, a few times if need be, until nothing is in motion. Raises `Truncated` or `Busy`."""

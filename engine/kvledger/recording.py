@@ -43,7 +43,7 @@ class Recording:
     `status` is the word the ledger's status had then (`kvledger.status.ReadStatus`), `wall_ns` and `monotonic_ns` the
     recording machine's clocks, `now_ns` the ledger clock, which ages run to; `heartbeat_age_seconds` is None where it
     was unknown. Blocks in motion were changed while they were copied: their stamps are above `published_seq` and no
-    audit judges them. Requests in motion are those whose row or table was; no sample shows them.
+    audit judges them. Requests in motion are those whose row or table was, or that came or ended; no sample shows them.
     """
 
     status: str

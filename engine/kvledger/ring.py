@@ -6,6 +6,7 @@ at both around its copy knows exactly which records it may trust and how many it
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,35 +15,43 @@ from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 
+_CODES = {"u1": "B", "u2": "H", "i2": "h", "i4": "i", "u8": "Q", "i8": "q", "f8": "d"}
+
 
 class RingWriter:
-    """The only writer of one ring. `control` is the ledger's control section."""
+    """The only writer of one ring. `control` is the ledger's control section.
 
-    __slots__ = ("_control", "_head", "_records", "_reserved", "_size")
+    Single records are packed into plain memory, a tenth of the time of numpy's conversion; a drill's hooked arrays,
+    which must see every store, are stored into as arrays.
+    """
+
+    __slots__ = ("_control", "_head", "_memory", "_packer", "_records", "_reserved", "_size")
 
     def __init__(self, records: NDArray[Any], control: NDArray[np.int64], name: str) -> None:
-        self._records, self._control, self._size = records, control, len(records)
+        self._records, self._size, self._packer = records, len(records), packer(records.dtype)
+        plain = type(records) is np.ndarray
+        self._memory = records.view(np.uint8).data if plain else None
+        self._control: Any = control.data if plain else control
         self._reserved, self._head = CONTROL_INDEX[f"{name}_reserved"], CONTROL_INDEX[f"{name}_head"]
 
-    def append(self, records: NDArray[Any]) -> None:
-        """Store a 1-D array of records of the ring's dtype; only the last `size` of them can stay."""
-        head, count = int(self._control[self._head]), len(records)
-        self._control[self._reserved] = head + count
-        first = head % self._size
-        if first + count <= self._size:
-            self._records[first : first + count] = records
+    def append(self, record: tuple[Any, ...]) -> None:
+        """Store one record: its fields in order, those that are arrays as bytes. `struct.error` if one does not fit."""
+        control, packed = self._control, self._packer
+        head = int(control[self._head])
+        control[self._reserved] = head + 1
+        if self._memory is not None:
+            packed.pack_into(self._memory, head % self._size * packed.size, *record)
         else:
-            kept = records[-self._size :]
-            oldest = head + count - len(kept)
-            self._records[np.arange(oldest, oldest + len(kept)) % self._size] = kept
-        self._control[self._head] = head + count
+            self._records[head % self._size] = np.frombuffer(packed.pack(*record), self._records.dtype)[0]
+        control[self._head] = head + 1
 
-    def append_one(self, record: tuple[Any, ...]) -> None:
-        """Store one record, its fields in order."""
-        head = int(self._control[self._head])
-        self._control[self._reserved] = head + 1
-        self._records[head % self._size] = record
-        self._control[self._head] = head + 1
+
+def packer(dtype: np.dtype[Any]) -> struct.Struct:
+    """What packs a record of a structured dtype without gaps: numbers as such, all else (strings, arrays) as bytes."""
+    fields = [dtype[name] for name in dtype.names or ()]
+    packed = struct.Struct("<" + "".join(_CODES.get(field.str[1:], f"{field.itemsize}s") for field in fields))
+    assert packed.size == dtype.itemsize, f"{dtype} has gaps"
+    return packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,7 @@ import kvledger.inherit as inherit
 from kvledger import blank, segment, stores
 from kvledger.catalog import OTHER_TENANT
 from kvledger.clock import Clock, RealClock
-from kvledger.layout import CONTROL_INDEX, EVENT, Layout, plan_layout
+from kvledger.layout import CONTROL_INDEX, Layout, plan_layout
 from kvledger.limits import Limits
 from kvledger.ring import RingWriter
 from kvledger.stats import Stats
@@ -240,32 +240,13 @@ class Ledger:
 
     # -- rings ----------------------------------------------------------------------------------------------------
 
-    def event(self, event: Event, serial: int | np.uint64, *, blocks: int = 0, detail: int = 0) -> None:
+    def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
         """Append one lifecycle event of a request; `detail` is the word that goes with it (cause, reason)."""
-        self._events.append_one((serial, self.seq, self.now_ns, blocks, event, detail, 0))
-
-    def events(
-        self,
-        event: Event,
-        serials: Sequence[int] | NDArray[np.uint64],
-        *,
-        blocks: Any = 0,
-        detail: int | Sequence[int] = 0,
-    ) -> None:
-        """Append one event of the same kind for each serial; `blocks` and `detail` are scalars or one per serial."""
-        if len(serials) == 0:
-            return
-        if len(serials) == 1:
-            self.event(event, serials[0], blocks=_only(blocks), detail=_only(detail))
-            return
-        records = np.zeros(len(serials), EVENT)
-        records["serial"], records["seq"], records["time_ns"] = serials, self.seq, self.now_ns
-        records["blocks"], records["event"], records["detail"] = blocks, int(event), detail
-        self._events.append(records)
+        self._events.append((serial, self.seq, self.now_ns, blocks, event, detail, 0))
 
     def summary(self, record: tuple[Any, ...]) -> None:
-        """Append the summary of a request that ended: the fields of `layout.SUMMARY` in order."""
-        self._summaries.append_one(record)
+        """Append the summary of a request that ended: the fields of `layout.SUMMARY` in order, arrays as bytes."""
+        self._summaries.append(record)
 
     # -- tenants --------------------------------------------------------------------------------------------------
 
@@ -308,11 +289,6 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _only(value: Any) -> Any:
-    """The value itself, or the only element it has."""
-    return value[0] if hasattr(value, "__len__") else value
 
 
 def _words(array: NDArray[Any], hook: Hook | None) -> Any:

@@ -52,33 +52,30 @@ class Ending:
         since_ns: int | None = None,
     ) -> None:
         """End the sequences of slots `group`. `since_ns` is when the end was asked for; None = now."""
-        slots, now_ns = self._slots, self._ledger.now_ns
-        at = group.astype(np.intp)
-        serials = slots.serial[at]
+        since_ns = since_ns or self._ledger.now_ns
         self._requests.move(group, RequestState.FINISHING)
-        slots.finish_reason[at] = reason
-        slots.finishing_ns[at] = now_ns
-        if cancel is not None:
-            slots.cancel_cause[at] = cancel + 1
-            self._values[self._cancelled[cancel]] += len(group)
-            self._ledger.events(Event.CANCELLED, serials, detail=cancel)
-        held = slots.table_blocks[at].sum(axis=1)
-        self._ledger.events(Event.FINISHED, serials, blocks=held, detail=reason)
-        released = self._give_back(group, release, since_ns or now_ns)
-        self._ledger.events(Event.RELEASED, serials, blocks=released, detail=release)
-        for slot, blocks in zip(group.tolist(), released.tolist(), strict=True):
+        for slot in group.tolist():
+            self._mark(slot, reason, cancel)
+            released = self._give_back(slot, release, since_ns)
             self._observe(slot, reason)
-            self._ledger.summary(self._summary(slot, blocks))
-        self._tell(group, reason)
+            self._ledger.summary(self._summary(slot, released))
+            self._tell(slot, reason)
         self._requests.close(group)
 
-    def _give_back(self, group: I32, release: ReleaseCause, since_ns: int) -> I32:
-        """Blocks given back by each slot; the time since the end was asked for goes into the histogram."""
-        clock, released = self._ledger.clock, np.zeros(len(group), np.int32)
-        for row, slot in enumerate(group.tolist()):
-            if self._slots.table_blocks[slot].any():
-                released[row] = self._cache.release(slot, cause=release)
-            self._release[release].observe(max(0, clock.now_ns() - since_ns) / _NS_PER_SECOND)
+    def _mark(self, slot: int, reason: FinishReason, cancel: CancelCause | None) -> None:
+        slots, serial = self._slots, self._slots.serial.item(slot)
+        slots.finish_reason[slot], slots.finishing_ns[slot] = reason, self._ledger.now_ns
+        if cancel is not None:
+            slots.cancel_cause[slot] = cancel + 1
+            self._values[self._cancelled[cancel]] += 1
+            self._ledger.event(Event.CANCELLED, serial, detail=cancel)
+        self._ledger.event(Event.FINISHED, serial, blocks=self._cache.held_blocks(slot), detail=reason)
+
+    def _give_back(self, slot: int, release: ReleaseCause, since_ns: int) -> int:
+        """Blocks given back by the slot; the time since the end was asked for goes into the histogram."""
+        released = self._cache.release(slot, cause=release) if self._cache.held_blocks(slot) else 0
+        self._release[release].observe(max(0, self._ledger.clock.now_ns() - since_ns) / _NS_PER_SECOND)
+        self._ledger.event(Event.RELEASED, self._slots.serial.item(slot), blocks=released, detail=release)
         return released
 
     def _observe(self, slot: int, reason: FinishReason) -> None:
@@ -102,20 +99,19 @@ class Ending:
             return lambda _: self._ledger.clock.now_ns()
         column: NDArray[Any] | None = getattr(self._slots, _COLUMNS.get(name, name), None)
         if column is None:
-            nothing = np.zeros((), SUMMARY[name])[()]
+            nothing = np.zeros((), SUMMARY[name]).tobytes()
             return lambda _: nothing
-        return column.item if column.ndim == 1 else column.__getitem__
+        return column.item if column.ndim == 1 else lambda slot: column[slot].tobytes()
 
-    def _tell(self, group: I32, reason: FinishReason) -> None:
+    def _tell(self, slot: int, reason: FinishReason) -> None:
         slots, requests = self._slots, self._requests
-        for slot in group.tolist():
-            self.outbox.append(
-                Finished(
-                    request_id=requests.request_ids[slot],
-                    index=requests.indices[slot],
-                    reason=reason.word,
-                    prompt_tokens=int(slots.prompt_tokens[slot]),
-                    output_tokens=int(slots.output_tokens[slot]),
-                    hit_tokens=int(slots.hit_tokens[slot]),
-                )
+        self.outbox.append(
+            Finished(
+                request_id=requests.request_ids[slot],
+                index=requests.indices[slot],
+                reason=reason.word,
+                prompt_tokens=slots.prompt_tokens.item(slot),
+                output_tokens=slots.output_tokens.item(slot),
+                hit_tokens=slots.hit_tokens.item(slot),
             )
+        )

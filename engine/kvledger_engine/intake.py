@@ -51,7 +51,8 @@ class Intake:
         self._queue.arrive(group)
         self._deadlines.arrived(group, request.queue_timeout_seconds)
         self._values[self._prompt_tokens] += len(request.prompt)
-        self._ledger.events(Event.ARRIVED, self._ledger.slots.serial[group])
+        for slot in group.tolist():
+            self._ledger.event(Event.ARRIVED, self._ledger.slots.serial.item(slot))
         return None
 
     def _refuse(self, request: NewRequest, refusal: Refusal) -> Refused:
@@ -74,7 +75,8 @@ class Intake:
         assert not slots.table_blocks[group.astype(np.intp)].any(), f"slot {leader} waits with blocks"
         waited_seconds = (self._ledger.now_ns - slots.arrived_ns.item(leader)) / _NS_PER_SECOND
         self._count(RejectionReason.QUEUE_TIMEOUT, slots.tenant.item(leader))
-        self._ledger.events(Event.REJECTED, slots.serial[group], detail=RejectionReason.QUEUE_TIMEOUT)
+        for slot in group.tolist():
+            self._ledger.event(Event.REJECTED, slots.serial.item(slot), detail=RejectionReason.QUEUE_TIMEOUT)
         self._requests.move(group, RequestState.FINISHING)
         self._requests.close(group)
         advice = f"The request waited {waited_seconds:.1f} s and was not begun: try again later, or elsewhere."

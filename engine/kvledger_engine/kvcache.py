@@ -226,14 +226,14 @@ class KvCache:
         slots, blocks = self._slots, self._tables.blocks_of(slot)[::-1].astype(np.intp)
         self._ledger.stamp(blocks)
         slots.changed_seq[slot] = self._ledger.seq_value
-        slots.block_seconds[slot] += self.pool.clocks.read(blocks).sum() - slots.share_base[slot]
-        slots.share_base[slot] = 0.0
         slots.computed_tokens[slot] = slots.own_from_token[slot] = 0
         self._metering.released(slot, blocks, cause)
         self._copies.forget(blocks)
         self._tables.clear(slot)
-        if self._faults is None or not self._skips_free(blocks, cause):
-            self.pool.release(blocks)
+        skipped = self._faults is not None and self._skips_free(blocks, cause)
+        seconds = float(self.pool.clocks.read(blocks).sum()) if skipped else self.pool.release(blocks)
+        slots.block_seconds[slot] += seconds - slots.share_base[slot]
+        slots.share_base[slot] = 0.0
         return len(blocks)
 
     def _skips_free(self, blocks: Ids, cause: ReleaseCause) -> bool:
@@ -247,6 +247,10 @@ class KvCache:
     def tables(self, slots: Integers) -> tuple[I32, I32]:
         """Block tables of the slots, in order, as (blocks, offsets): table i is blocks[offsets[i]:offsets[i + 1]]."""
         return self._tables.gather(slots.astype(np.intp))
+
+    def held_blocks(self, slot: int) -> int:
+        """The length of one slot's block table."""
+        return self._tables.length(slot)
 
     def blocks_of(self, slot: int) -> I32:
         """One slot's block table."""

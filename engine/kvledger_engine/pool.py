@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
-from kvledger.views import I32
+from kvledger.views import F64, I32
 from kvledger.words import BlockState
 from kvledger.writer import Ledger
 from kvledger_engine.errors import NotEnoughBlocks
@@ -131,29 +131,31 @@ class BlockPool:
             self._blocks.tenant[cached] = tenant
         self._ledger.charge(self._blocks.tenant[cached], 1)
 
-    def release(self, blocks: Integers) -> None:
+    def release(self, blocks: Integers) -> float:
         """Give one reference to each block back. Those left without are cached, evictable in the order given, or free.
 
-        A block given twice loses two references.
+        A block given twice loses two references. Returns the seconds on the share clocks of the blocks given.
         """
-        ids, times = self._distinct(blocks)
-        if self._faults is not None:
-            ids, times = self._lose_decrement(ids, times)
-        self._drop(ids, times)
+        ids, given = self._distinct(blocks)
+        times = given if self._faults is None else self._lose_decrement(ids, given)
+        clocks = self._drop(ids, times)
         if self._faults is not None:
             self._release_again(ids)
+        return float((clocks * given).sum())
 
-    def _drop(self, ids: Ids, times: int | Integers) -> None:
+    def _drop(self, ids: Ids, times: int | Integers) -> F64:
+        """Take so many references from each block; returns the seconds on the share clocks until then."""
         self._ledger.stamp(ids)
         old = self._blocks.ref_count[ids]
         left = old - times
         assert self._faults is not None or left.min(initial=0) >= 0, "a reference was released that nobody held"
-        self.clocks.advance(ids, old)
+        clocks = self.clocks.advance(ids, old)
         self._blocks.ref_count[ids] = left
         if not left.any():
             self._retire(ids, ids)
         elif (ended := left <= 0).any():
             self._retire(ids[ended], ids[ended & (old > 0)])
+        return clocks
 
     def _retire(self, ids: Ids, deactivated: Ids) -> None:
         """Put blocks without references where they can be taken from; `deactivated` had one until now."""
@@ -209,15 +211,15 @@ class BlockPool:
         self._blocks.ref_count[blocks] = left
         return tenants[(old < 1) & (left >= 1)]
 
-    def _lose_decrement(self, ids: Ids, times: int | Integers) -> tuple[Ids, int | Integers]:
+    def _lose_decrement(self, ids: Ids, times: int | Integers) -> int | Integers:
         assert self._faults is not None
         shared = np.flatnonzero(self._blocks.ref_count[ids] >= 2)
         lost = self._faults.strikes(FaultKind.LOST_DECREF, ids[shared], self._ledger.now_ns)
         if lost is None:
-            return ids, times
+            return times
         counts = np.broadcast_to(np.asarray(times, np.int32), ids.shape).copy()
         counts[shared[lost]] -= 1
-        return ids, counts
+        return counts
 
     def _misplace(self, free: Ids) -> Ids:
         assert self._faults is not None

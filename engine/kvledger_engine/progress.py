@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvledger.stats import Histogram
-from kvledger.views import I32, I64
+from kvledger.views import I32
 from kvledger.words import Event, FinishReason, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch
@@ -73,8 +71,8 @@ class Progress:
             rest = self._requests.forked(leader)
             for target in rest.tolist():
                 self._cache.fork(leader, target)
-            slots.hit_tokens[rest] = slots.hit_tokens[leader]
-            self._ledger.events(Event.FORKED, slots.serial[rest], blocks=slots.table_blocks[rest].sum(axis=1))
+                slots.hit_tokens[target] = slots.hit_tokens[leader]
+                self._ledger.event(Event.FORKED, slots.serial.item(target), blocks=self._cache.held_blocks(target))
 
     def _append(self, slots: Ids, sampled: I32) -> I32:
         """Append one token to each sequence; returns how many it has generated now."""
@@ -94,33 +92,40 @@ class Progress:
             for observe, count in self._gaps:
                 observe(elapsed, count)
         else:
-            self._measure_each(slots, outputs == 1)
-            kinds = np.bincount(self._slots.request_class[slots]).tolist()
-            self._gaps = [(self._gap[kind].observe, count) for kind, count in enumerate(kinds) if count]
+            self._measure_each(slots, outputs)
         self._slots.last_token_ns[slots] = self._ledger.now_value
         self._sampled_ns = now_ns
 
-    def _measure_each(self, slots: Ids, first: NDArray[np.bool_]) -> None:
+    def _measure_each(self, slots: Ids, outputs: I32) -> None:
+        """As `_measure` for a set that changed: some have their first token, some may have missed the last step."""
         view, now_ns = self._slots, self._ledger.now_ns
-        kinds, before = view.request_class[slots], view.last_token_ns[slots]
-        if np.count_nonzero(first):
-            fresh = slots[first]
-            view.first_token_ns[fresh] = now_ns
-            self._observe(self._first, kinds[first], now_ns - view.arrived_ns[fresh])
-            self._ledger.events(Event.FIRST_TOKEN, view.serial[fresh], blocks=view.table_blocks[fresh].sum(axis=1))
-            kinds, before = kinds[~first], before[~first]
-        if len(kinds):
-            self._observe(self._gap, kinds, now_ns - before)
-
-    @staticmethod
-    def _observe(histograms: list[Histogram], kinds: NDArray[np.uint8], elapsed_ns: I64) -> None:
-        kind, elapsed = int(kinds[0]), int(elapsed_ns[0])
-        if np.count_nonzero((elapsed_ns != elapsed) | (kinds != kind)) == 0:
-            histograms[kind].observe(elapsed / _NS_PER_SECOND, len(kinds))
+        counts, before = (
+            np.bincount(view.request_class[slots], minlength=len(RequestClass)).tolist(),
+            view.last_token_ns[slots],
+        )
+        self._gaps = [(self._gap[kind].observe, count) for kind, count in enumerate(counts) if count]
+        fresh = slots[outputs == 1].tolist()
+        for slot in fresh:
+            counts[self._first_token(slot)] -= 1
+        if np.count_nonzero(before == self._sampled_ns) == len(slots) - len(fresh):
+            elapsed = (now_ns - self._sampled_ns) / _NS_PER_SECOND
+            for histogram, count in zip(self._gap, counts, strict=True):
+                if count:
+                    histogram.observe(elapsed, count)
             return
-        seconds = elapsed_ns / _NS_PER_SECOND
-        for kind in np.flatnonzero(np.bincount(kinds)).tolist():
-            histograms[kind].observe_many(seconds[kinds == kind])
+        going_on = outputs > 1
+        kinds, seconds = view.request_class[slots[going_on]], (now_ns - before[going_on]) / _NS_PER_SECOND
+        for kind, histogram in enumerate(self._gap):
+            histogram.observe_many(seconds[kinds == kind])
+
+    def _first_token(self, slot: int) -> int:
+        """The slot's first token came now. Returns its request class."""
+        view, now_ns = self._slots, self._ledger.now_ns
+        kind: int = view.request_class.item(slot)
+        view.first_token_ns[slot] = now_ns
+        self._first[kind].observe((now_ns - view.arrived_ns.item(slot)) / _NS_PER_SECOND)
+        self._ledger.event(Event.FIRST_TOKEN, view.serial.item(slot), blocks=self._cache.held_blocks(slot))
+        return kind
 
     def _hand_out(self, batch: Batch, sampled: I32) -> None:
         ids, indices = self._requests.request_ids, self._requests.indices

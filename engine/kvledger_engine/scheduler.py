@@ -6,6 +6,8 @@ computes nothing and knows no clock.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -136,7 +138,8 @@ class Scheduler:
         self._requests.move(group, RequestState.PREEMPTED)
         self.drop_ended()
         self._queue.put_back(group)
-        self._ledger.events(Event.PREEMPTED, slots.serial[group], blocks=[released] + [0] * (len(group) - 1))
+        for slot in group.tolist():
+            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=released if slot == leader else 0)
 
     def _give_up(self, leader: int) -> None:
         """End a sequence, with those to be forked from it, for which the pool has no blocks and never will."""
@@ -158,7 +161,11 @@ class Scheduler:
                 # Only the last row of a step can be a part of a prompt, so nothing more is promised until then.
                 admitted.append(row)
                 budget -= row[2]
-        return rows.plus(admitted), WaitCause.STEP if cause is None else cause
+        rows = rows.plus(admitted)
+        if admitted and len(rows.slots) == len(self.running):
+            # The same slots in the same order: the array itself tells whoever sees it again that nothing has changed.
+            rows = replace(rows, slots=self.running)
+        return rows, WaitCause.STEP if cause is None else cause
 
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self._config.block_size_tokens)
@@ -213,7 +220,8 @@ class Scheduler:
             self._deadlines.started(group)
         self.running = np.concatenate((self.running, group))
         self._values[self._last_token_gauge] = self._ledger.now_ns
-        self._ledger.events(Event.ADMITTED, slots.serial[group], blocks=slots.table_blocks[group].sum(axis=1))
+        for slot in group.tolist():
+            self._ledger.event(Event.ADMITTED, slots.serial.item(slot), blocks=self._cache.held_blocks(slot))
 
     # -- phase 4: the batch ---------------------------------------------------------------------------------------
 

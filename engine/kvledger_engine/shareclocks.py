@@ -28,10 +28,16 @@ class ShareClocks:
         self._blocks.share_clock[ids] = _ZERO
         self._blocks.share_since_ns[ids] = self._ledger.now_value
 
-    def advance(self, ids: Ids, references: I32) -> None:
-        """Bring clocks up to now, before the `references` that stood since their last change are changed."""
-        self._blocks.share_clock[ids] += self._running(ids, references)
+    def advance(self, ids: Ids, references: I32) -> F64:
+        """Bring clocks up to now, before the `references` that stood since their last change are changed.
+
+        Returns the seconds on them.
+        """
+        clocks: F64 = self._blocks.share_clock[ids]
+        clocks += self._running(ids, references)
+        self._blocks.share_clock[ids] = clocks
         self._blocks.share_since_ns[ids] = self._ledger.now_value
+        return clocks
 
     def read(self, blocks: Integers) -> F64:
         """Seconds on the clocks now."""

@@ -19,7 +19,8 @@ def ring() -> tuple[Ledger, Reader]:
 
 def write(ledger: Ledger, count: int) -> None:
     ledger.begin()
-    ledger.events(Event.ARRIVED, range(1, count + 1))
+    for serial in range(1, count + 1):
+        ledger.event(Event.ARRIVED, serial)
     ledger.end()
 
 

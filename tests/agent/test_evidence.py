@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvledger.words import CancelCause, FindingKind
+from kvledger.words import CancelCause, Event, FindingKind
 from kvledger_agent.observation import Finding, Observation
 from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.messages import NewRequest
@@ -79,7 +79,8 @@ def test_evidence_survives_the_rings_in_which_it_was_found() -> None:
 
     for start in range(0, 2 * ring, ring // 2):
         watch.ledger.begin()
-        watch.ledger.events(1, range(start + 1, start + ring // 2 + 1))  # type: ignore[arg-type]
+        for serial in range(start + 1, start + ring // 2 + 1):
+            watch.ledger.event(Event.ADMITTED, serial)
         watch.ledger.end()
         watch.clock.advance(NS)
         again = watch.look().findings or ()

@@ -13,10 +13,10 @@ import pytest
 
 from bench import reader, throughput
 from bench.__main__ import main
-from bench.agent import Scraper
 from bench.effort import Effort
 from bench.errors import BenchError
 from bench.rows import ROWS
+from bench.scraper import Scraper
 from bench.steady import Load, SteadyEngine
 from bench.tmpfs import ledger_directory
 from kvledger.writer import Ledger

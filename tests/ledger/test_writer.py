@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.clock import VirtualClock
-from kvledger.layout import CONTROL_INDEX, SUMMARY, SUMMARY_FIELDS
+from kvledger.layout import CONTROL_INDEX, SUMMARY
 from kvledger.limits import Limits
 from kvledger.reader import Reader
+from kvledger.ring import packer
 from kvledger.snapshot import ReadStatus
 from kvledger.source import MemorySource
 from kvledger.words import Event
@@ -139,8 +140,8 @@ def test_events_carry_the_publication_and_its_time(ledger: Ledger, clock: Virtua
     clock.advance(SECOND)
     ledger.begin()
     ledger.event(Event.ADMITTED, 5, blocks=3)
-    ledger.events(Event.FINISHED, np.array([6, 7], np.uint64), blocks=[1, 2], detail=[0, 1])
-    ledger.events(Event.FINISHED, [])
+    ledger.event(Event.FINISHED, 6, blocks=1)
+    ledger.event(Event.FINISHED, 7, blocks=2, detail=1)
     ledger.end()
     window = reader.events(0)
     assert window.records["serial"].tolist() == [5, 6, 7]
@@ -153,7 +154,8 @@ def test_events_carry_the_publication_and_its_time(ledger: Ledger, clock: Virtua
 
 def test_a_burst_larger_than_the_ring_keeps_its_end_and_counts_the_rest(ledger: Ledger, reader: Reader) -> None:
     ledger.begin()
-    ledger.events(Event.ARRIVED, list(range(1, 101)))
+    for serial in range(1, 101):
+        ledger.event(Event.ARRIVED, serial)
     ledger.end()
     window = reader.events(0)
     assert window.records["serial"].tolist() == list(range(37, 101))
@@ -166,7 +168,7 @@ def test_summaries_come_back_whole(ledger: Ledger, reader: Reader) -> None:
     records["wait_seconds"][:, 2] = 0.25
     ledger.begin()
     for record in records:
-        ledger.summary(tuple(record[name] for name in SUMMARY_FIELDS))
+        ledger.summary(packer(SUMMARY).unpack(record.tobytes()))
     ledger.end()
     assert (reader.summaries(0).records == records).all()
     assert len(reader.summaries(3).records) == 0

@@ -12,6 +12,7 @@ import numpy as np
 
 from kvledger.layout import CONTROL_INDEX, SUMMARY
 from kvledger.limits import Group, Limits
+from kvledger.ring import packer
 from kvledger.words import BlockState, Event, PinKind, RequestState
 from kvledger.writer import Ledger
 
@@ -237,7 +238,7 @@ class Toy:
         self.ledger.event(Event.FINISHED, serial)
         record = np.zeros(1, SUMMARY)
         record["serial"], record["seq"] = serial, self.ledger.seq
-        self.ledger.summary(tuple(record[0]))
+        self.ledger.summary(packer(SUMMARY).unpack(record.tobytes()))
 
     # -- pins ---------------------------------------------------------------------------------------------------------
 

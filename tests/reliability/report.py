@@ -75,7 +75,9 @@ class Drills:
         found += [str(result) for result in self.clean if not result.passed]
         for name, drill in (("stops", self.stops), ("kills", self.kills), ("storms", self.storms)):
             if drill is not None and not drill.passed:
-                found += [f"{name}: {complaint}" for complaint in drill.complaints or ["nothing was shown"]]
+                found += [
+                    f"{name}: {complaint}" for complaint in drill.complaints or ["what it is about did not happen"]
+                ]
         return found + ([f"test failed: {name}" for name in self.tests.failed] if self.tests else [])
 
 

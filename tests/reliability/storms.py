@@ -14,7 +14,10 @@ from pathlib import Path
 from tests.reliability.pages import Page, false_alarms, is_at_rest, samples_of, total
 from tests.reliability.processes import AgentProcess, EngineProcess, LoadProcess
 
-ENGINE = "--model embedded --blocks 200 --max-num-seqs 32 --max-num-batched-tokens 512 --max-model-len 1024"
+ENGINE = (
+    "--model embedded --blocks 110 --max-num-seqs 32 --max-num-batched-tokens 512 --max-model-len 1024 "
+    "--step-time base=15ms,seq=200us"
+)
 LOAD = "--requests {requests} --rate 40 --length-scale 0.4 --drain 40"
 REQUESTS_PER_STORM = 500
 POLL_SECONDS = 0.5

@@ -26,6 +26,8 @@ from kvledger_agent.http import make_app
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 2.0
+SWITCH_SECONDS = 0.0005
+"""How long a scrape waits for the sampling thread at most each time it wants the interpreter; Python's own is 5 ms."""
 
 
 class CannotListen(AgentError):
@@ -82,6 +84,7 @@ class AgentCommand:
                 agent.sample_once()
                 _print_once(agent, as_json=args.json)
                 return 0
+            sys.setswitchinterval(SWITCH_SECONDS)
             with _exporting(agent):
                 asyncio.run(_serve(agent, as_json=args.json))
         return 0
