@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from kvledger_alerts.alertmanager import alertmanager_document
+from kvledger_alerts.prometheus import (
+    AGENT_TARGETS,
+    ALERTMANAGER_TARGETS,
+    agent_targets,
+    alertmanager_targets,
+    prometheus_document,
+)
 from kvledger_alerts.promtests import promtool_document
 from kvledger_alerts.rules import rules_document
 from kvledger_alerts.table import Parameters
@@ -30,7 +37,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def yaml_text(document: Mapping[str, Any]) -> str:
+def yaml_text(document: Mapping[str, Any] | list[dict[str, Any]]) -> str:
     """A document as YAML, in the order it was made in."""
     dumped = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
     return HEADER + str(dumped)
@@ -39,6 +46,7 @@ def yaml_text(document: Mapping[str, Any]) -> str:
 def generated_files(parameters: Parameters | None = None, *, webhook_url: str | None = None) -> dict[str, str]:
     """File name -> text. The promtool tests hold for the default parameters only, and are left out for others."""
     files = {
+        "prometheus.yml": yaml_text(prometheus_document(parameters)),
         "rules.yml": yaml_text(rules_document(parameters)),
         "alertmanager.yml": yaml_text(alertmanager_document(parameters, webhook_url=webhook_url)),
     }
@@ -47,10 +55,18 @@ def generated_files(parameters: Parameters | None = None, *, webhook_url: str | 
     return files
 
 
+def target_files(*, agents: Iterable[str], alertmanagers: Iterable[str]) -> dict[str, str]:
+    """File name -> text of the lists that `prometheus.yml` names: agents as URLs, Alertmanagers as `HOST:PORT`."""
+    return {
+        AGENT_TARGETS: yaml_text(agent_targets(agents)),
+        ALERTMANAGER_TARGETS: yaml_text(alertmanager_targets(alertmanagers)),
+    }
+
+
 def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write the files into a directory, which is created."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write the files into a directory, which is created, as are those in their names."""
     for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
 
 

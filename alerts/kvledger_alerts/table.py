@@ -36,6 +36,10 @@ class Scale:
         """A range such as `2m`, never below the floor."""
         return duration_text(max(self.floor_seconds, seconds * self.factor))
 
+    def scrape(self, seconds: float) -> str:
+        """An interval between scrapes such as `5s`; never below a third of the floor, so that a window holds three."""
+        return duration_text(max(self.floor_seconds / 3, seconds * self.factor))
+
     def hold(self, seconds: float) -> str:
         """A `for` such as `1m`; `0s` stays `0s`."""
         return duration_text(seconds * self.factor)

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kvledger_alerts.build import write, yaml_text
+from kvledger_alerts.build import generated_files, target_files, write, yaml_text
+from kvledger_alerts.table import Parameters
 from tests.ports import free_port
 
 READY_SECONDS = 20.0
@@ -110,16 +111,11 @@ class Alertmanager(Server):
 
 
 class Prometheus(Server):
-    """Debian's Prometheus, scraping one agent every second with these rules."""
+    """Debian's Prometheus with the generated configuration; only whom it scrapes and tells is of the test."""
 
-    def __init__(self, directory: Path, *, agent: str, alertmanager: str, rules: Mapping[str, Any]) -> None:
-        document = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": ["rules.yml"],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
-            "scrape_configs": [{"job_name": "kvledger", "static_configs": [{"targets": [agent]}]}],
-        }
-        write(directory, {"prometheus.yml": yaml_text(document), "rules.yml": yaml_text(rules)})
+    def __init__(self, directory: Path, *, agent: str, alertmanager: str, parameters: Parameters) -> None:
+        targets = target_files(agents=[agent], alertmanagers=[alertmanager])
+        write(directory, generated_files(parameters) | targets)
         port = free_port()
         command = [
             "prometheus",

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from kvledger_alerts.alertmanager import alertmanager_document
-from kvledger_alerts.rules import alert_names, rules_document
+from kvledger_alerts.rules import alert_names
 from kvledger_alerts.table import Parameters, Scale
 from tests.alerts.scenes import SMALL, Request, leak
 from tests.alerts.stack import Alertmanager, Prometheus, Webhook, ask, wait_for
@@ -78,9 +78,9 @@ def whole_chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         agent = stack.enter_context(AgentProcess(directory))
         prometheus = Prometheus(
             tmp_path_factory.mktemp("prometheus"),
-            agent=agent.url.removeprefix("http://"),
+            agent=agent.url,
             alertmanager=alertmanager.address,
-            rules=rules_document(SCALED),
+            parameters=SCALED,
         )
         yield Live(directory, agent, stack.enter_context(prometheus), webhook)
 

@@ -98,6 +98,9 @@ def test_a_checkpoints_chat_goes_through_its_own_template(
             model="tiny-qwen3", messages=[{"role": "user", "content": "naïve"}], max_tokens=9, temperature=0
         )
         plain = asking.completions.create(
-            model="tiny-qwen3", prompt=library.encode("<user>naïve>").ids, max_tokens=9, temperature=0
+            model="tiny-qwen3",
+            prompt=library.encode("<user>naïve>", add_special_tokens=False).ids,
+            max_tokens=9,
+            temperature=0,
         )
     assert said.choices[0].message.content == plain.choices[0].text
