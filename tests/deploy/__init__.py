@@ -1,0 +1,1 @@
+"""The compose file, its images and what is mounted into them, checked without a Docker daemon."""
