@@ -16,8 +16,29 @@ DOWN_CASES = (
     Case(
         alert=DOWN,
         title="gone, its ledger still reported; the next start clears it",
-        series=(engine("engine_up", f"{steady(1, 8)} {steady(0, 20)} {steady(1, 20)}"),),
+        series=(
+            engine("engine_up", f"{steady(1, 8)} {steady(0, 20)} {steady(1, 20)}"),
+            engine("engine_closed", steady(0)),
+        ),
         moments={**silent("2m45s"), "4m": (_GONE,), "6m": (_GONE,), **silent("7m")},
+    ),
+    Case(
+        alert=DOWN,
+        title="stopped cleanly: it drained and closed its ledger, which stays; a failed scrape changes nothing",
+        series=(
+            engine("engine_up", f"{steady(1, 8)} {steady(0, 10)} {missing(1)} {steady(0, 30)}"),
+            engine("engine_closed", f"{steady(0, 8)} {steady(1, 10)} {missing(1)} {steady(1, 30)}"),
+        ),
+        moments=silent("2m15s", "3m15s", "4m30s", "5m", "9m"),
+    ),
+    Case(
+        alert=DOWN,
+        title="killed after a start that followed a clean stop",
+        series=(
+            engine("engine_up", f"{steady(0, 8)} {steady(1, 8)} {steady(0, 30)}"),
+            engine("engine_closed", f"{steady(1, 8)} {steady(0, 38)}"),
+        ),
+        moments={**silent("1m45s", "4m"), "6m": (_GONE,)},
     ),
     Case(
         alert=DOWN,

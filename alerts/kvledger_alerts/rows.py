@@ -159,12 +159,14 @@ def _stuck(p: Parameters, word: str, summary: str) -> AlertRow:
 
 
 def _down(p: Parameters) -> AlertRow:
+    window = p.scale.window(p.short_seconds)
     return AlertRow(
         name="KvledgerEngineDown",
         severity=Severity.CRITICAL,
-        expression=f"max_over_time(kvledger_engine_up[{p.scale.window(p.short_seconds)}]) == 0",
+        expression=f"max_over_time(kvledger_engine_up[{window}]) == 0\n"
+        f"unless max_over_time(kvledger_engine_closed[{window}]) == 1",
         hold_seconds=60,
-        summary="An engine is gone and its ledger is still there",
+        summary="An engine is gone without a clean stop, and its ledger is still there",
         description=f"No process holds the ledger of engine {ENGINE}; the agent shows its last state.",
     )
 

@@ -365,6 +365,7 @@ _FINDINGS = (
 
 _LIVENESS = (
     _gauge("engine_up", "One while the engine holds its ledger's lock, else zero."),
+    _gauge("engine_closed", "One after a clean stop of the engine, zero while it lives and after any other end."),
     _gauge("engine_heartbeat_age_seconds", "Time since the engine's last heartbeat.", "seconds"),
     _gauge("engine_idle", "One while the engine says it has no work, else zero."),
     _gauge("capability", "One if the source reports this signal, else zero.", "", Label("signal", None)),

@@ -106,6 +106,7 @@ def test_a_killed_engine_is_dead_within_a_sample_and_its_last_state_stays(memory
     assert observation.findings == ()
     assert steps(observation) >= steps(before)
     assert 'kvledger_engine_up{engine="work",model="cell",rank="0"} 0.0' in page
+    assert 'kvledger_engine_closed{engine="work",model="cell",rank="0"} 0.0' in page
 
 
 def test_a_stopped_engine_is_frozen_and_not_leaking_and_well_again_when_it_goes_on(memory: Path, spawn: Spawn) -> None:

@@ -96,6 +96,8 @@ def test_every_alert_fires_when_it_should_and_only_then() -> None:
         pytest.param("KvledgerEngineStalled", r"min_over_time", "max_over_time", id="one bad sample is enough"),
         pytest.param("KvledgerEngineDown", r"kvledger_engine_up", "kvledger_engine_alive", id="a renamed metric"),
         pytest.param("KvledgerEngineDown", r"\n    for: 1m", "", id="a restart is an outage"),
+        pytest.param("KvledgerEngineDown", r"\n +unless .*", "", id="a clean stop is an outage"),
+        pytest.param("KvledgerEngineDown", r"== 1\n", ">= 0\n", id="any end is a clean one"),
         pytest.param("KvledgerRejections", r"\n +and increase.*>= 10", "", id="no minimum volume"),
         pytest.param("KvledgerRejections", r'\{reason!="draining"\}', "", id="a planned stop is trouble"),
         pytest.param("KvledgerAgentAbsent", r"\n +or absent.*", "", id="no target is fine"),

@@ -36,7 +36,8 @@ EXPECTED = frozenset(
     evictions_total cow_copies_total cow_bytes_total sharing_overhead_seconds_total prompt_tokens_total
     generation_tokens_total block_seconds_total cost_total allocation_failures_total
     findings invariant_violations verdict verdict_share
-    engine_up engine_heartbeat_age_seconds engine_idle engine_steps_total engine_restarts_total build_info capability
+    engine_up engine_closed engine_heartbeat_age_seconds engine_idle engine_steps_total engine_restarts_total
+    build_info capability
     agent_source_success agent_source_duration_seconds agent_source_age_seconds agent_events_lost_total
     agent_reads_retried_total agent_cpu_seconds_total agent_memory_bytes
     agent_otlp_exports_total agent_otlp_failures_total

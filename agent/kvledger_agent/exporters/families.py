@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from kvledger import catalog
 from kvledger.catalog import Family, Kind, Scope
+from kvledger.status import ReadStatus
 from kvledger.words import BlockState, FindingKind, Verdict
 from kvledger_agent.observation import GroupView, HistogramView, Labels, Observation, PoolView, RequestsView, Series
 
@@ -105,6 +106,10 @@ def _findings(o: Observation) -> Series | None:
     return _by_word({kind.word: kinds.count(kind) for kind in FindingKind})
 
 
+def _closed(o: Observation) -> Series | None:
+    return None if o.liveness.up is None else _one(o.liveness.status == ReadStatus.CLOSED)
+
+
 def _verdict(o: Observation) -> Series | None:
     if o.verdict is None:
         return None
@@ -147,6 +152,7 @@ _VALUES: Mapping[str, Callable[[Observation], Answer]] = {
     "verdict": _verdict,
     "verdict_share": lambda o: None,
     "engine_up": lambda o: _one(o.liveness.up),
+    "engine_closed": _closed,
     "engine_heartbeat_age_seconds": lambda o: _one(o.liveness.heartbeat_age_seconds),
     "engine_idle": lambda o: _one(o.liveness.idle),
 }
