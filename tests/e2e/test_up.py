@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,19 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 30
 LONGEST_OVERTIME_SECONDS = 20
 STOP_SECONDS = 60
+ALONE = ("--no-explorer", "--no-monitor")
 
 
 @contextmanager
-def up(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`kvledger up` as a child; asked to stop, then killed, if a failing test leaves it running."""
+def up(*arguments: str, parts: Sequence[str] = ALONE, path: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    """`kvledger up` as a child; asked to stop, then killed, if a failing test leaves it running.
+
+    Engine, agent and load alone, unless `parts` leaves out less; `path` is its PATH.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvledger_agent", "up", *arguments],
+        [sys.executable, "-m", "kvledger_agent", "up", *arguments, *parts],
         cwd=ROOT,
+        env=os.environ | ({} if path is None else {"PATH": path}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -173,3 +180,56 @@ def test_ctrl_c_works_even_where_a_shell_started_it_in_the_background() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert out, complaint(process, err)
+
+
+def told(process: subprocess.Popen[str], *labels: str) -> dict[str, str]:
+    """Wait for the lines with these labels, which come in any order; what each says."""
+    assert process.stderr is not None
+    found: dict[str, str] = {}
+    for line in process.stderr:
+        label, _, text = line.strip().partition(" ")
+        found[label] = text.strip()
+        if found.keys() >= set(labels):
+            return found
+    raise AssertionError(f"it ended with {process.wait()} and said {found}")
+
+
+def answers(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return int(answer.status)
+
+
+@pytest.mark.needs("streamlit")
+@pytest.mark.needs("prometheus")
+@pytest.mark.needs("alertmanager")
+def test_it_says_where_everything_listens_and_leaves_none_of_it_behind() -> None:
+    with up("--json", "--model", "cell", "--no-trace", parts=()) as process:
+        said = told(process, "try", "explorer", "alerts", "alertmanager")
+        metrics = said["agent"].split()[0]
+        shown = [metrics, said["explorer"], said["alerts"], said["alertmanager"]]
+        assert [answers(url) for url in shown] == [200] * 4
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert {"prometheus", "prometheus-alertmanager"} <= {child.name() for child in children}
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=STOP_SECONDS)
+    assert out, complaint(process, err)
+    assert json.loads(out)["urls"] == {
+        "engine": said["engine"].removesuffix("/v1/completions"),
+        "metrics": metrics,
+        "explorer": said["explorer"],
+        "prometheus": said["alerts"].removesuffix("/alerts").removesuffix("/classic"),
+        "alertmanager": said["alertmanager"],
+    }
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def test_what_cannot_be_had_is_said_in_a_line_and_is_no_problem(tmp_path: Path) -> None:
+    arguments = ("--for", "8", "--json", "--model", "cell", "--no-trace")
+    with up(*arguments, parts=("--no-explorer",), path=str(tmp_path)) as process:
+        said = told(process, "try", "monitor")
+        out, err = process.communicate(timeout=STOP_SECONDS)
+    assert said["monitor"] == "not started: Prometheus is not installed: apt-get install prometheus"
+    assert process.returncode == 0, complaint(process, err + out)
+    urls = json.loads(out)["urls"]
+    assert {name for name, url in urls.items() if url is None} == {"explorer", "prometheus", "alertmanager"}

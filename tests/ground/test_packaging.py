@@ -21,6 +21,7 @@ COMMANDS = {
     "engine": "kvledger_engine.command:COMMAND",
     "explorer": "kvledger_dashboards.explorer.command:COMMAND",
     "load": "kvledger_agent.load.command:COMMAND",
+    "monitor": "kvledger_alerts.monitor.command:COMMAND",
     "scorecard": "kvledger_agent.commands.scorecard:COMMAND",
     "snapshot": "kvledger_agent.commands.snapshot:COMMAND",
     "status": "kvledger_agent.commands.status:COMMAND",

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
-import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.profiles import PROFILES
-from kvledger_agent.up.page import Page
-from kvledger_agent.up.settings import AGENT_PORT, ENGINE_PORT, UpSettings, find_trace
+from kvledger_agent.up.parts import EXPLORER, MONITOR, Kind
+from kvledger_agent.up.run import Run
+from kvledger_agent.up.settings import UpSettings, find_trace
 from kvledger_agent.up.stack import Stack
-from kvledger_agent.up.summary import UpSummary, Watch, problems_of, render, waits_of
-
-POLL_SECONDS = 1.0
-DRAIN_LIMIT_SECONDS = 6.0
-START_SECONDS = 6.0
-"""What a start may take before it shortens the run, which is to end within 20 s of the time it was given."""
+from kvledger_agent.up.summary import render
 
 
 class UpCommand:
-    """Starts engine, agent and load; watches; ends them in order."""
+    """Starts engine, agent, load and what else there is to look at; watches; ends them in order."""
 
     name = "up"
-    help = "start an engine, its agent and a load on this machine, and say what to open"
+    help = "start an engine, its agent, a load, explorer, Prometheus and Alertmanager here, and say what to open"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments; the embedded engine's sizes are in `UpSettings`."""
@@ -59,6 +50,8 @@ class UpCommand:
             help="what the engine computes with, as in `kvledger engine --model`: 'cell' needs no torch (%(default)s)",
         )
         parser.add_argument("--profile", choices=list(PROFILES), help="a profile of `kvledger load` instead of a trace")
+        parser.add_argument("--no-explorer", action="store_true", help="do not serve the explorer")
+        parser.add_argument("--no-monitor", action="store_true", help="do not run Prometheus and Alertmanager")
 
     def run(self, args: argparse.Namespace) -> int:
         """Run to the end. Returns 1 when a promise of the run did not hold."""
@@ -70,7 +63,8 @@ class UpCommand:
         trace = args.trace or (None if args.no_trace or args.profile else find_trace())
         with _interruptible(), Stack(UpSettings(model=args.model), seed=args.seed) as stack:
             stack.start()
-            summary = _Run(stack, args, trace, began=began).whole()
+            run = Run(stack, trace=trace, profile=args.profile, seconds=args.seconds, parts=_parts(args), began=began)
+            summary = run.whole()
         if args.json:
             print_json(summary)
         else:
@@ -81,6 +75,10 @@ class UpCommand:
 COMMAND = UpCommand()
 
 
+def _parts(args: argparse.Namespace) -> tuple[Kind, ...]:
+    return tuple(kind for kind, left_out in ((EXPLORER, args.no_explorer), (MONITOR, args.no_monitor)) if not left_out)
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """SIGTERM ends the run as Ctrl-C does."""
@@ -89,135 +87,3 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _command() -> str:
-    """This command as another terminal can call it: make's has no virtual environment of ours on its path."""
-    script = Path(sys.argv[0])
-    if script.name != "kvledger":
-        return f"{sys.executable} -m kvledger_agent"
-    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
-
-
-class _Run:
-    """One run of a started stack: load, watch, drain, sum up."""
-
-    def __init__(self, stack: Stack, args: argparse.Namespace, trace: Path | None, *, began: float) -> None:
-        self._stack, self._args, self._trace, self._began = stack, args, trace, began
-        self._watch, self._rounds = Watch(), 0
-
-    def whole(self) -> UpSummary:
-        """Everything between start and stop."""
-        started = time.monotonic()
-        with _status() as show:
-            try:
-                self._start_load()
-                self._announce()
-                self._observe(started, show)
-            except KeyboardInterrupt:
-                print("stopping: the load first, then what it left is drained", file=sys.stderr)
-        elapsed = time.monotonic() - started
-        report = self._stack.stop_load()
-        return self._sum_up(elapsed, report, self._drain())
-
-    def _announce(self) -> None:
-        stack = self._stack
-        lines = (
-            f"engine  {stack.engine_url}/v1/completions",
-            f"agent   {stack.agent_url}/metrics  {stack.agent_url}/v1/engines",
-            f"load    {stack.settings.load_scales(self._trace, self._args.profile)}, seed {stack.seed}",
-            f"pool    {stack.settings.pool_scales}",
-            f"logs    {stack.directory}",
-            f"try     {_command()} status --directory {stack.directory / 'ledgers'}",
-        )
-        for url, port in ((stack.engine_url, ENGINE_PORT), (stack.agent_url, AGENT_PORT)):
-            if not url.endswith(f":{port}"):
-                print(f"port {port} is taken by somebody else: {url} instead", file=sys.stderr)
-        print("\n".join(lines), file=sys.stderr, flush=True)
-
-    def _start_load(self) -> None:
-        self._stack.start_load(
-            trace=self._trace, seconds=self._args.seconds, profile=self._args.profile, round_number=self._rounds
-        )
-        self._rounds += 1
-
-    def _observe(self, started: float, show: Status | None) -> None:
-        end = None if self._args.seconds is None else self._end(started, self._args.seconds)
-        while end is None or time.monotonic() < end:
-            time.sleep(POLL_SECONDS if end is None else min(POLL_SECONDS, max(0.0, end - time.monotonic())))
-            self._stack.require_running()
-            self._look(show)
-            if self._stack.load_ended() and end is None:
-                self._start_load()  # a trace ends; a demonstration goes on until it is told to stop
-
-    def _end(self, started: float, seconds: float) -> float:
-        """When the load is over: so long after it started, less what a slow start took of the promised time."""
-        return min(started + seconds, self._began + seconds + START_SECONDS)
-
-    def _look(self, show: Status | None) -> None:
-        page = self._stack.page()
-        self._watch.see(page)
-        if show is not None and page is not None:
-            show.update(_line(page))
-
-    def _drain(self) -> int | None:
-        """Active blocks once the engine is idle; None when it did not become so in time."""
-        deadline = time.monotonic() + DRAIN_LIMIT_SECONDS
-        while time.monotonic() < deadline:
-            self._look(None)
-            page = self._watch.last
-            if page is not None and page.total("engine_idle") == 1:
-                return int(page.total("pool_blocks", state="active") or 0)
-            time.sleep(POLL_SECONDS / 4)
-        return None
-
-    def _sum_up(self, elapsed: float, report: dict[str, Any], active_after_drain: int | None) -> UpSummary:
-        watch, page = self._watch, self._watch.last
-        return UpSummary(
-            seconds=round(elapsed, 1),
-            seed=self._stack.seed,
-            trace=self._trace.name if self._trace else None,
-            engine=dataclasses.asdict(self._stack.settings),
-            samples=watch.samples,
-            capacity_blocks=watch.capacity_blocks,
-            shared_blocks=watch.peak["shared"],
-            logical_blocks=watch.peak["logical"],
-            active_blocks=watch.peak["active"],
-            cached_blocks=watch.peak["cached"],
-            leaked_blocks=watch.leaked_blocks,
-            active_blocks_after_drain=active_after_drain,
-            rejections=_whole(page.by("rejections_total", "reason")) if page else {},
-            cancellations=_whole(page.by("cancellations_total", "cause")) if page else {},
-            preemptions=int(page.total("preemptions_total") or 0) if page else 0,
-            waits=waits_of(page) if page else {},
-            findings=watch.findings,
-            load=report,
-            problems=problems_of(watch, active_after_drain, report.get("failures", {})),
-        )
-
-
-def _whole(sums: dict[str, float]) -> dict[str, int]:
-    return {name: int(value) for name, value in sums.items()}
-
-
-def _line(page: Page) -> str:
-    def shown(name: str, **labels: str) -> str:
-        value = page.total(name, **labels)
-        return "?" if value is None else f"{value:,.0f}"
-
-    return (
-        f"active {shown('pool_blocks', state='active')} of {shown('pool_capacity_blocks')} blocks  "
-        f"shared {shown('group_shared_blocks')}  waiting {shown('requests_waiting')}  "
-        f"rejected {shown('rejections_total')}  leaked {shown('pool_leaked_blocks')}"
-    )
-
-
-@contextmanager
-def _status() -> Iterator[Status | None]:
-    """A line on a terminal that is rewritten once a second; nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Status("up", console=console) as status:
-        yield status

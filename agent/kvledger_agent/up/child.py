@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,26 @@ class ChildFailed(AgentError):
     """A child process ended, or did not become ready, before it should have; the message ends with its last words."""
 
 
-def _die_with_parent() -> None:
+def _begin(niceness: int) -> None:
+    """In the child, before it is the program: it dies with its parent."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    os.nice(niceness)
 
 
 class Child:
-    """A `kvledger` subcommand as a child. Its stderr goes to `log`, its stdout is read by this object."""
+    """A `kvledger` subcommand as a child. Its stderr goes to `log`, its stdout is read by this object.
+
+    `niceness` is added to ours: above 0, it gets what processor time the others leave.
+    """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        niceness: int = 0,
     ) -> None:
         self.name, self.log = name, log
         self._out = b""
@@ -45,7 +57,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_begin, niceness),
                 env={**os.environ, **(environment or {})},
             )
 
@@ -67,14 +79,29 @@ class Child:
     def first_line(self, timeout_seconds: float) -> dict[str, Any]:
         """The JSON object a server prints when it is ready. Raises `ChildFailed` if none comes in time."""
         deadline = time.monotonic() + timeout_seconds
-        assert self._process.stdout is not None
         while b"\n" not in self._out:
-            left = deadline - time.monotonic()
-            readable, _, _ = select.select([self._process.stdout], [], [], max(0.0, left))
-            chunk = os.read(self._process.stdout.fileno(), 65536) if readable else b""
-            if not chunk:
-                raise self.failure(f"was not ready within {timeout_seconds:.0f} s" if not readable else "ended at once")
-            self._out += chunk
+            if not self._read(max(0.0, deadline - time.monotonic())):
+                raise self.failure(f"was not ready within {timeout_seconds:.0f} s")
+        return self._take_line()
+
+    def line_if_any(self) -> dict[str, Any] | None:
+        """The JSON object that it has printed, None as long as it has not. Raises `ChildFailed` if it ended first."""
+        self._read(0.0)
+        return self._take_line() if b"\n" in self._out else None
+
+    def _read(self, timeout_seconds: float) -> bool:
+        """Take what it printed; whether there was anything in time. Raises `ChildFailed` at its end."""
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], timeout_seconds)
+        if not readable:
+            return False
+        chunk = os.read(self._process.stdout.fileno(), 65536)
+        if not chunk:
+            raise self.failure("ended at once")
+        self._out += chunk
+        return True
+
+    def _take_line(self) -> dict[str, Any]:
         line, _, self._out = self._out.partition(b"\n")
         found = json.loads(line)
         if not isinstance(found, dict):
@@ -111,5 +138,14 @@ class Child:
 
     def failure(self, what: str) -> ChildFailed:
         """An error that names this child and quotes the end of its log."""
-        words = self.log.read_text(errors="replace").strip().splitlines()[-5:] if self.log.exists() else []
+        words = self._words()[-5:]
         return ChildFailed("\n  ".join([f"{self.name} {what}{':' if words else ''}", *words]))
+
+    @property
+    def last_word(self) -> str:
+        """The last line of its log, as the command shows its errors; its exit code where it said nothing."""
+        words = self._words()
+        return words[-1].removeprefix("kvledger: ") if words else f"exit code {self.exit_code}"
+
+    def _words(self) -> list[str]:
+        return self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []

@@ -50,10 +50,10 @@ def parse_page(text: str) -> Page:
     return Page(samples)
 
 
-def fetch(url: str) -> str | None:
+def fetch(url: str, *, timeout_seconds: float = FETCH_SECONDS) -> str | None:
     """Body of a GET, None when it is refused or nobody answers."""
     try:
-        with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer:
+        with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
             return str(answer.read().decode())
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 TRACE_VARIABLE = "KVLEDGER_TRACE"
 TRACE_PLACES = (Path("../shared/traces/azure_conv.csv"), Path("traces/azure_conv.csv"))
 ENGINE_PORT, AGENT_PORT = 8000, 9470
+EXPLORER_PORT, PROMETHEUS_PORT, ALERTMANAGER_PORT = 8501, 9090, 9093
 ENDLESS_SECONDS = 365 * 86_400
 DRAIN_SECONDS = 4
 DEFAULT_PROFILE = "mixed"

@@ -1,6 +1,7 @@
-"""The stack of one `kvledger up`: engine, agent and load as children, in a directory of their own. Order is its trade.
+"""The stack of one `kvledger up`: engine, agent, load and parts as children, in a directory of their own.
 
-Started engine first; ended load first, then, once nothing is held, engine, then agent. Nothing is left behind.
+Order is its trade. Started engine first; ended load first, then, once nothing is held, engine, parts and agent.
+Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from kvledger_agent.up.child import Child
 from kvledger_agent.up.page import Page, fetch, parse_page
+from kvledger_agent.up.parts import URLS, Kind, Parts
 from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings, usable_port
 
 READY_SECONDS, STOP_SECONDS = 30.0, 15.0
@@ -32,6 +35,7 @@ class Stack:
         self.engine: Child | None = None
         self.agent: Child | None = None
         self.load: Child | None = None
+        self.parts: Parts | None = None
 
     def start(self) -> None:
         """Start engine and agent and wait until both answer. Raises `ChildFailed` with their last words."""
@@ -61,6 +65,20 @@ class Stack:
             self.engine_url, trace=trace, seconds=seconds, seed=self.seed + round_number, profile=profile
         )
         self.load = Child("load", arguments, log=self.directory / "load.log")
+
+    def start_parts(self, kinds: Iterable[Kind]) -> None:
+        """Start what else there is to look at; returns at once, whatever comes of it."""
+        self.parts = Parts(kinds, self.agent_url, self.directory)
+
+    def news(self) -> list[str]:
+        """What the parts have to say since the last call."""
+        return [] if self.parts is None else self.parts.news()
+
+    @property
+    def urls(self) -> dict[str, str | None]:
+        """Where everything listens: `engine`, `metrics`, and the names in `parts.URLS`; None for what does not."""
+        own: dict[str, str | None] = {"engine": self.engine_url, "metrics": f"{self.agent_url}/metrics"}
+        return own | (dict.fromkeys(URLS) if self.parts is None else self.parts.urls)
 
     def stop_load(self) -> dict[str, Any]:
         """End the arrivals, let the open requests finish, return the load's report."""
@@ -96,7 +114,7 @@ class Stack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
-        for child in (self.load, self.engine, self.agent):
+        for child in (self.load, self.engine, self.parts, self.agent):
             if child is not None:
                 child.stop(STOP_SECONDS)
         shutil.rmtree(self.directory, ignore_errors=True)

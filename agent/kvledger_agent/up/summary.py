@@ -52,6 +52,7 @@ class Watch:
 class UpSummary:
     """The end of a run. Blocks are the peaks over all samples; `active_blocks_after_drain` is None if it never drained.
 
+    `urls` is where things listened, None for what did not.
     `waits` maps each cause to how many requests waited for it and for how long in all; `problems` is empty when every
     promise of the run held.
     """
@@ -59,6 +60,7 @@ class UpSummary:
     seconds: float
     seed: int
     trace: str | None
+    urls: Mapping[str, str | None]
     engine: Mapping[str, Any]
     samples: int
     capacity_blocks: int
