@@ -37,7 +37,7 @@ debian:
 	@for tool in promtool amtool curl; do command -v $$tool >/dev/null || \
 	    echo "skipped: $$tool cannot be had here; the tests that need it are skipped and counted"; done
 
-up: $(INSTALLED) ## start an engine, its agent and a load, and say what to open
+up: $(INSTALLED) ## start an engine, its agent, a load, explorer, Prometheus and Alertmanager; say what to open
 	@$(BIN)/kvledger up $(ARGS)
 
 test: $(INSTALLED) debian lint ## everything CI checks: format, lint, types, import rules, tests
