@@ -74,6 +74,8 @@ class RequestTable:
         self.indices: list[int] = [0] * size
         self.unforked: dict[int, I32] = {}
         """Leader -> the sequences to be forked from it."""
+        self.live_by_class = [0] * len(RequestClass)
+        """Sequences that have not ended, by class."""
         self._live: dict[str, list[int]] = {}
 
     @property
@@ -119,7 +121,9 @@ class RequestTable:
         slots.parent_serial[taken] = serials[0]
         slots.parent_serial[taken[0]] = 0
         slots.tenant[taken] = tenant_column
-        slots.request_class[taken] = RequestClass[request.request_class.upper()]
+        kind = RequestClass[request.request_class.upper()]
+        slots.request_class[taken] = kind
+        self.live_by_class[kind] += request.n
         slots.prompt_tokens[taken], slots.max_tokens[taken] = len(request.prompt), request.max_tokens
         slots.arrived_ns[taken] = slots.queued_ns[taken] = arrived_ns
         self._name(taken, request.request_id)
@@ -176,6 +180,7 @@ class RequestTable:
         self.move(slots, RequestState.FINISHED)
         self._slots.serial[slots] = 0
         for slot in slots.tolist():
+            self.live_by_class[self._slots.request_class.item(slot)] -= 1
             self._forget(slot)
         used = int(self._ledger.control[_FREE_SLOTS])
         self._slots.free_slots[used : used + len(slots)] = slots
