@@ -28,7 +28,7 @@ from kvledger_engine.config import EngineConfig
 NAME = "instrument"
 SEQUENCES = 64
 TWINS, WINDOWS, QUICK_WINDOWS, STEPS_PER_WINDOW = 6, 300, 20, 10
-MODEL_WINDOWS = 100
+MODEL_WINDOWS = 250
 THROUGHPUT_BAR, STEP_BAR = Bar(Sense.AT_LEAST, 0.99), Bar(Sense.AT_MOST, 5.0)
 SERVING = Load(prompt_tokens=(64, 128), max_model_len_tokens=512, output_tokens=256)
 STEPS_PER_ENDING = SERVING.output_tokens // SEQUENCES

@@ -99,10 +99,7 @@ class Progress:
     def _measure_each(self, slots: Ids, outputs: I32) -> None:
         """As `_measure` for a set that changed: some have their first token, some may have missed the last step."""
         view, now_ns = self._slots, self._ledger.now_ns
-        counts, before = (
-            np.bincount(view.request_class[slots], minlength=len(RequestClass)).tolist(),
-            view.last_token_ns[slots],
-        )
+        counts, before = self._by_class(slots), view.last_token_ns[slots]
         self._gaps = [(self._gap[kind].observe, count) for kind, count in enumerate(counts) if count]
         fresh = slots[outputs == 1].tolist()
         for slot in fresh:
@@ -117,6 +114,14 @@ class Progress:
         kinds, seconds = view.request_class[slots[going_on]], (now_ns - before[going_on]) / _NS_PER_SECOND
         for kind, histogram in enumerate(self._gap):
             histogram.observe_many(seconds[kinds == kind])
+
+    def _by_class(self, slots: Ids) -> list[int]:
+        """How many of the slots are of each class; not looked up where all requests are of one."""
+        live = self._requests.live_by_class
+        if max(live) == sum(live):
+            return [len(slots) if count else 0 for count in live]
+        counts: list[int] = np.bincount(self._slots.request_class[slots], minlength=len(live)).tolist()
+        return counts
 
     def _first_token(self, slot: int) -> int:
         """The slot's first token came now. Returns its request class."""

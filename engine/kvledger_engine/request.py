@@ -81,6 +81,8 @@ class RequestTable:
         """Slots whose distribution is cut by `top_ps`."""
         self.scored: set[int] = set()
         """Slots that want the scores of their tokens: with the `logprobs` likeliest of each."""
+        self.live_by_class = [0] * len(RequestClass)
+        """Sequences that have not ended, by class."""
         self._live: dict[str, list[int]] = {}
 
     @property
@@ -126,7 +128,9 @@ class RequestTable:
         slots.parent_serial[taken] = serials[0]
         slots.parent_serial[taken[0]] = 0
         slots.tenant[taken] = tenant_column
-        slots.request_class[taken] = RequestClass[request.request_class.upper()]
+        kind = RequestClass[request.request_class.upper()]
+        slots.request_class[taken] = kind
+        self.live_by_class[kind] += request.n
         slots.prompt_tokens[taken], slots.max_tokens[taken] = len(request.prompt), request.max_tokens
         slots.arrived_ns[taken] = slots.queued_ns[taken] = arrived_ns
         self._name(taken, request.request_id)
@@ -192,6 +196,7 @@ class RequestTable:
         self.move(slots, RequestState.FINISHED)
         self._slots.serial[slots] = 0
         for slot in slots.tolist():
+            self.live_by_class[self._slots.request_class.item(slot)] -= 1
             self._forget(slot)
         used = int(self._ledger.control[_FREE_SLOTS])
         self._slots.free_slots[used : used + len(slots)] = slots

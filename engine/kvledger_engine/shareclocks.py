@@ -49,9 +49,8 @@ class ShareClocks:
 
     def _running(self, ids: Ids, references: I32) -> F64:
         seconds: F64 = (self._ledger.now_ns - self._blocks.share_since_ns[ids]) / _NS_PER_SECOND
-        held = references > 0
-        if np.count_nonzero(held) == len(held):
+        if references.min(initial=1) > 0:
             seconds /= references
         else:
-            seconds /= np.where(held, references, np.inf)
+            seconds /= np.where(references > 0, references, np.inf)
         return seconds
