@@ -10,10 +10,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install debian up test lint format bench reliability
+.PHONY: help install debian up test lint format bench reliability board-picture
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## create .venv with everything the other targets need
 
@@ -58,3 +58,6 @@ bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed ba
 
 reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
 	$(BIN)/python -m tests.reliability $(ARGS)
+
+board-picture: $(INSTALLED) debian ## draw docs/images/board-oncall.png anew; needs npm and chromium (minutes)
+	$(BIN)/python -m dashboards.render.picture $(ARGS)

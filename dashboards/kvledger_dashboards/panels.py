@@ -89,7 +89,10 @@ def name_panel(face: Face, query: Query, colors: Mapping[str, str]) -> stat.Pane
 def line_panel(
     face: Face, queries: Sequence[Query], *, stacked: bool = False, highest: float | None = None
 ) -> timeseries.Panel:
-    """Lines from zero up, or a stack, with a legend: a table beside a wide panel, a list below a narrow one."""
+    """Lines from zero up, or a stack, with a legend: a table beside a wide panel, names below a narrow one.
+
+    A stack has no edges: the edge of a series that is zero would outline the one below it in a wrong colour.
+    """
     panel = (
         timeseries.Panel()
         .id(face.id)
@@ -103,9 +106,9 @@ def line_panel(
         .min(0)
         .show_points(common.VisibilityMode.NEVER)
         .span_nulls(False)
-        .line_width(1)
+        .line_width(0 if stacked else 1)
         .fill_opacity(60 if stacked else 0)
-        .legend(_legend(wide=face.span > 12))
+        .legend(_legend(wide=face.span >= 12))
         .tooltip(_tooltip())
     )
     if stacked:
@@ -144,11 +147,12 @@ def _fixed(color: str) -> models.DynamicConfigValue:
 
 
 def _legend(*, wide: bool) -> common_builders.VizLegendOptions:
+    """A narrow panel's legend has no values: with them, the names of causes and reasons are cut off."""
     legend = common_builders.VizLegendOptions().show_legend(True)
     if wide:
         table = legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.RIGHT)
         return table.calcs([LAST, "max"])
-    return legend.display_mode(common.LegendDisplayMode.LIST).placement(common.LegendPlacement.BOTTOM).calcs([LAST])
+    return legend.display_mode(common.LegendDisplayMode.LIST).placement(common.LegendPlacement.BOTTOM)
 
 
 def _tooltip() -> common_builders.VizTooltipOptions:

@@ -106,6 +106,11 @@ class Live:
         found = self._ask("query_range", query=expr, start=f"{start:.3f}", end=f"{until:.3f}", step="1")["result"]
         return [Series(each["metric"], tuple(float(value) for _, value in each["values"])) for each in found]
 
+    def points(self, expr: str, begin: float, until: float) -> list[tuple[Mapping[str, str], list[tuple[float, str]]]]:
+        """Labels and (seconds, value) points of each series of a range query, second by second."""
+        found = self._ask("query_range", query=expr, start=f"{begin:.3f}", end=f"{until:.3f}", step="1")["result"]
+        return [(each["metric"], [(at, value) for at, value in each["values"]]) for each in found]
+
     def label_values(self, selector: str, label: str) -> list[str]:
         """What a variable would list."""
         return list(self._ask(f"label/{label}/values", **{"match[]": selector}))

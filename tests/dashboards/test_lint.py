@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from grafana_foundation_sdk.models import units
 
+from kvledger.words import WaitCause
 from tests.dashboards.boards import (
     BOARDS,
     CUMULATIVE,
@@ -112,7 +113,9 @@ def test_graphs_have_a_legend_and_stats_show_the_last_value(panel: dict[str, Any
     options = panel["options"]
     if panel["type"] == "timeseries":
         assert options["legend"]["showLegend"] is True
-        assert options["legend"]["calcs"]
+        wide = panel["gridPos"]["w"] >= 12
+        assert options["legend"]["displayMode"] == ("table" if wide else "list")
+        assert bool(options["legend"]["calcs"]) == wide, "values leave no room for the names in a narrow panel"
         assert options["tooltip"]["mode"] == "multi"
     else:
         assert options["reduceOptions"]["calcs"] == ["lastNotNull"]
@@ -126,6 +129,29 @@ def test_an_override_names_a_series_that_the_panel_has(panel: dict[str, Any]) ->
         name = override["matcher"]["options"]
         if override["matcher"]["id"] == "byName" and "{{" not in legends:
             assert name in legends
+
+
+def test_a_cause_has_its_own_colour_and_the_same_one_in_every_panel_of_waits() -> None:
+    found = [
+        {each["matcher"]["options"]: each["properties"][0]["value"]["fixedColor"] for each in overrides}
+        for panel in panels(BOARDS["kvledger-oncall"])
+        if panel["title"] in ("Wait by cause", "Waiting now by cause", "Oldest open wait")
+        for overrides in [panel["fieldConfig"]["overrides"]]
+    ]
+    causes = {cause.name.lower() for cause in WaitCause}
+    assert len(found) == 3
+    for colors in found:
+        assert colors == found[0]
+        assert colors.keys() == causes
+        assert len(set(colors.values())) == len(causes)
+
+
+def test_a_series_of_zero_does_not_outline_the_stack_below_it() -> None:
+    for board in BOARDS.values():
+        for panel in panels(board):
+            custom = panel["fieldConfig"]["defaults"].get("custom", {})
+            if custom.get("stacking", {}).get("mode") == "normal":
+                assert custom["lineWidth"] == 0, panel["title"]
 
 
 def test_ids_are_unique_and_rows_stand_before_their_panels(board: dict[str, Any]) -> None:

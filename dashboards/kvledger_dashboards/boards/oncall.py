@@ -37,6 +37,18 @@ _VERDICT_TEXTS = {
     "healthy. See *Engines down* and the log of the engine.",
 }
 STATE_COLORS = {"active": "#3274D9", "cached": "#8AB8FF", "free": "#73BF69"}
+CAUSE_COLORS = {
+    "pool": panels.RED,
+    "tenant_quota": panels.PURPLE,
+    "fair_share": "#B877D9",
+    "class_budget": "#5794F2",
+    "batch_slots": panels.ORANGE,
+    "token_budget": "#F2CC0C",
+    "step": "#73BF69",
+    "preemption": "#FF7383",
+    "paused": panels.GREY,
+    "deferred": "#8AB8FF",
+}
 BAD_ENDINGS = {"pool_exhausted": panels.RED, "out_of_memory": panels.DARK_RED, "engine_error": panels.PURPLE}
 
 
@@ -107,7 +119,7 @@ def _scorecard() -> Panels:
         "the requests that ended, beside the most that ran within the last minute. No data before 20 have ended. "
         "When what was reached is near P95, add engines or shorten contexts."
     )
-    yield stat_panel(_stat_face(204, "Maximum concurrency", text, units.Short, span=6), queries.CONCURRENCY)
+    yield stat_panel(_stat_face(204, "Maximum concurrency", text, units.Short, span=6), queries.CONCURRENCY).decimals(1)
     text = (
         "Share of requests refused at the door, of all that were refused or ended. No data without traffic. See "
         "rejections by reason."
@@ -159,17 +171,20 @@ def _waits() -> Panels:
         "Seconds waited per second by cause, as waits end: how many requests waited on average, and for what. "
         "`pool`: too few blocks. `batch_slots`, `token_budget`: the scheduler's limits. `step` alone is healthy."
     )
-    yield line_panel(_graph_face(401, "Wait by cause", text, units.Short), [queries.WAIT_SECONDS], stacked=True)
+    face = _graph_face(401, "Wait by cause", text, units.Short)
+    yield panels.colored(line_panel(face, [queries.WAIT_SECONDS], stacked=True), CAUSE_COLORS)
     text = (
         "Requests that wait now, by the one cause each waits for. A queue that grows under `pool` needs capacity "
         "or throttling; under `batch_slots` a higher `--max-num-seqs`."
     )
-    yield line_panel(_graph_face(402, "Waiting now by cause", text, units.Short), [queries.WAITING_NOW], stacked=True)
+    face = _graph_face(402, "Waiting now by cause", text, units.Short)
+    yield panels.colored(line_panel(face, [queries.WAITING_NOW], stacked=True), CAUSE_COLORS)
     text = (
         "Age of the oldest wait still open. A line that climbs at one second per second is a request that nothing "
         "serves: see the verdict, then `kvledger snapshot` for who it is."
     )
-    yield line_panel(_graph_face(403, "Oldest open wait", text, units.Seconds), [queries.OLDEST_WAIT])
+    face = _graph_face(403, "Oldest open wait", text, units.Seconds)
+    yield panels.colored(line_panel(face, [queries.OLDEST_WAIT]), CAUSE_COLORS)
 
 
 def _requests() -> Panels:
