@@ -41,6 +41,9 @@ def wait_for(holds: Callable[[], Any], what: str, seconds: float = READY_SECONDS
         try:
             if answer := holds():
                 return answer
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            answer = None
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             answer = None
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"

@@ -51,6 +51,14 @@ SETTINGS = {
 """What makes each engine get into its trouble; what is sent to it and done to it is in `Live`."""
 
 
+STORM = """
+kvledger_maximum_concurrency{engine="storm"}
+and on (engine) sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0
+and on (engine) sum by (engine) (max_over_time(kvledger_group_shared_blocks[2m])) > 0
+"""
+"""What must have been seen of the storm before its panels are looked at: that it is one is a matter of chance."""
+
+
 class QueryFailed(AssertionError):
     """Prometheus refused a query."""
 
@@ -187,8 +195,7 @@ class Live:
         os.kill(self.engines["dead"]["core_pid"], signal.SIGKILL)
         verdicts = {"leak": "leaking", "stalled": "stalled", "frozen": "frozen", "dead": "unknown"}
         scenes = {name: f'kvledger_verdict{{engine="{name}",verdict="{word}"}} == 1' for name, word in verdicts.items()}
-        storm = 'kvledger_maximum_concurrency{engine="storm"} and on (engine) '
-        self._await(scenes | {"storm": storm + "sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0"})
+        self._await(scenes | {"storm": STORM})
         again = self._child("engine", *self._engine_arguments("dead"), "--port", "0")
         self.engines["again"] = again.first_line(READY_SECONDS)
         self._await({"restart": 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0'})

@@ -50,6 +50,9 @@ class AgentProcess:
         try:
             with urllib.request.urlopen(self.url + path, timeout=5) as answer:
                 return str(answer.read().decode())
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return None
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None
 

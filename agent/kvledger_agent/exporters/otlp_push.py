@@ -136,6 +136,7 @@ def _session() -> requests.Session:
 def _check(response: requests.Response, *_: Any, **__: Any) -> None:
     """Raise `NotTaken` for an answer that means that points were lost."""
     if 300 <= response.status_code < 400:
+        response.close()  # nobody reads it after this error, and its connection would stay open
         raise NotTaken(f"{response.status_code}, redirected to {response.headers.get('Location', 'nowhere')}")
     if response.status_code == 200:
         try:

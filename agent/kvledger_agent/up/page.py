@@ -55,5 +55,8 @@ def fetch(url: str, *, timeout_seconds: float = FETCH_SECONDS) -> str | None:
     try:
         with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
             return str(answer.read().decode())
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        return None
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return None
