@@ -25,16 +25,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' --group dev >&2
 	@touch $@
 
-# What checks the exposed page, the rules and the alerts' way to a person. Debian packages; RUNLEVEL=1 keeps their
-# services from being started.
+# What checks the exposed page, the rules, the alerts' way to a person and the explorer's pages. Debian packages; RUNLEVEL=1
+# keeps their services from being started.
+TOOLS := promtool amtool curl chromium
+PACKAGES := prometheus prometheus-alertmanager curl chromium
 debian:
-	@if ! { command -v promtool && command -v amtool && command -v curl; } >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "installing prometheus, prometheus-alertmanager and curl (Debian packages)"; \
+	@if ! command -v $(TOOLS) | awk 'END { exit NR < $(words $(TOOLS)) }' && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing $(PACKAGES) (Debian packages)"; \
 	    export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive; \
-	    get() { apt-get install -y --no-install-recommends prometheus prometheus-alertmanager curl; }; \
+	    get() { apt-get install -y --no-install-recommends $(PACKAGES); }; \
 	    { get || { apt-get update && get; }; } >.venv/debian.log 2>&1 || tail -3 .venv/debian.log; \
 	fi
-	@for tool in promtool amtool curl; do command -v $$tool >/dev/null || \
+	@for tool in $(TOOLS); do command -v $$tool >/dev/null || \
 	    echo "skipped: $$tool cannot be had here; the tests that need it are skipped and counted"; done
 
 up: $(INSTALLED) ## start an engine, its agent, a load, explorer, Prometheus and Alertmanager; say what to open
