@@ -75,7 +75,8 @@ VERDICTS = MappingProxyType(
 )
 """How many engine cores have each verdict."""
 VERDICT_OF_EACH = _now(f"max by ({CORE}, verdict) ({select('verdict')}) == 1", f"{CORE_LEGEND}: {{{{verdict}}}}")
-ENGINES_DOWN = _now(f"sum(1 - {select('engine_up')})", "down")
+ENGINES_DOWN = _now(f"sum(1 - {select('engine_up')} - {select('engine_closed')})", "down")
+"""Without those that were stopped cleanly."""
 OPEN_FINDINGS = _now(f"sum({select('findings')})", "findings")
 OLDEST_SAMPLE = _now(f"max({select('agent_source_age_seconds')})", "oldest sample")
 
