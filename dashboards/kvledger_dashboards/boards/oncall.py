@@ -81,8 +81,8 @@ def _verdicts() -> Panels:
         face = _stat_face(number, word.capitalize(), _VERDICT_TEXTS[word])
         yield stat_panel(face, [query], colors=panels.count_steps(VERDICT_COLORS[word]))
     text = (
-        "Engine cores that do not hold their ledger's lock: stopped, killed or crashed. "
-        "If none was meant to stop, read the end of the engine's log and the kernel's for an OOM kill."
+        "Engine cores that are gone without a clean stop: killed or crashed. "
+        "Read the end of the engine's log and the kernel's for an OOM kill."
     )
     face = _stat_face(106, "Engines down", text)
     yield stat_panel(face, [queries.ENGINES_DOWN], colors=panels.count_steps(panels.RED))
