@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -13,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
 
+from kvledger_alerts.monitor.command import WEBHOOK_VARIABLE
 from kvledger_alerts.rules import alert_names
 from tests.alerts.stack import ask, wait_for
 from tests.reliability.processes import AgentProcess
@@ -92,7 +95,9 @@ def monitor_of_an_agent() -> Iterator[Monitor]:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
         agent = stack.enter_context(AgentProcess(directory))
-        yield stack.enter_context(monitor("--agent", agent.url, "--webhook", HOOK)).ready()
+        with patch.dict(os.environ, {WEBHOOK_VARIABLE: HOOK}):
+            started = stack.enter_context(monitor("--agent", agent.url))
+        yield started.ready()
 
 
 @pytest.mark.needs("tmpfs")
@@ -122,9 +127,12 @@ def test_alertmanager_is_the_one_that_prometheus_tells(watching: Monitor) -> Non
 
 
 @pytest.mark.needs("tmpfs")
-def test_the_webhook_is_in_the_files_that_it_wrote(watching: Monitor) -> None:
+def test_a_webhook_from_the_environment_is_in_a_file_for_its_owner_and_in_no_argument(watching: Monitor) -> None:
     written = Path(watching.said["directory"]) / "config" / "alertmanager.yml"
     assert f"url: {HOOK}" in written.read_text()
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+    for process in (psutil.Process(watching.process.pid), *watching.children):
+        assert not [argument for argument in process.cmdline() if HOOK in argument]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -199,7 +207,7 @@ def test_without_alertmanager_it_serves_the_alerts_and_says_so(only: Callable[..
     [
         pytest.param(["--port", "70000"], 2, "--port 70000: give a number from 0 to 65535", id="no port"),
         pytest.param(["--agent", "127.0.0.1:9470"], 2, "agent address '127.0.0.1:9470'", id="no address of an agent"),
-        pytest.param(["--webhook", "hook"], 2, "--webhook 'hook'", id="no address of a webhook"),
+        pytest.param(["--webhook", "hook"], 2, "--webhook is no URL", id="no address of a webhook"),
         pytest.param(["--data", "/proc/nowhere"], 2, "--data /proc/nowhere", id="a directory that cannot be"),
     ],
 )

@@ -23,6 +23,7 @@ from kvledger_alerts.monitor.programs import ALERTMANAGER, PROMETHEUS, ProgramMi
 from kvledger_alerts.monitor.server import loopback_port
 
 PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
+WEBHOOK_VARIABLE = "KVLEDGER_WEBHOOK"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -46,7 +47,11 @@ class MonitorCommand:
             metavar="DIR",
             help="keep files, samples and silences there (a temporary directory, removed at the end)",
         )
-        parser.add_argument("--webhook", metavar="URL", help="send every notification there (nowhere)")
+        parser.add_argument(
+            "--webhook",
+            metavar="URL",
+            help=f"send every notification there (nowhere); a secret address belongs into {WEBHOOK_VARIABLE}",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGTERM or SIGINT; returns 0 then.
@@ -70,8 +75,9 @@ COMMAND = MonitorCommand()
 def _plan(args: argparse.Namespace) -> Plan:
     agents = [check_url(url) for url in args.agent or [DEFAULT_URL]]
     prometheus, alertmanager = PROMETHEUS.require(), ALERTMANAGER.find()
-    if args.webhook is not None:
-        _check_webhook(args.webhook)
+    webhook = args.webhook or os.environ.get(WEBHOOK_VARIABLE)
+    if webhook is not None:
+        _check_webhook(webhook)
         if alertmanager is None:
             raise ProgramMissing(f"--webhook needs it: {ALERTMANAGER.missing}")
     return Plan(
@@ -80,14 +86,15 @@ def _plan(args: argparse.Namespace) -> Plan:
         prometheus_port=loopback_port("--port", args.port),
         alertmanager_port=0 if alertmanager is None else loopback_port("--alertmanager-port", args.alertmanager_port),
         agents=agents,
-        webhook_url=args.webhook,
+        webhook_url=webhook,
     )
 
 
 def _check_webhook(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--webhook {url!r}: give an address such as http://127.0.0.1:5001/alerts")
+        # Not repeated: it may be a secret.
+        raise UsageError("--webhook is no URL: give an address such as http://127.0.0.1:5001/alerts")
 
 
 def _announce(pair: Pair, plan: Plan, directory: Path, *, as_json: bool) -> None:

@@ -36,6 +36,9 @@ class Plan:
     def write(self, directory: Path) -> None:
         """Write every configuration file."""
         files = generated_files(Parameters(), webhook_url=self.webhook_url)
+        directory.mkdir(parents=True, exist_ok=True)
+        # The webhook's address may be a secret.
+        (directory / "alertmanager.yml").touch(mode=0o600)
         write(directory, files | target_files(agents=self.agents, alertmanagers=self.alertmanagers))
 
     def prometheus_command(self, directory: Path) -> list[str]:
