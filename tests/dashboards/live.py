@@ -184,6 +184,7 @@ class Live:
 
     def _provoke(self) -> None:
         """Put every engine into its trouble at once, then wait until Prometheus has seen each."""
+        self._await({"quiet": 'kvledger_pool_blocks{engine="storm",state="free"} > 0'})
         load = ["--url", self.engines["storm"]["url"], "--profile", "storm", "--rate", "24", "--drain", "1"]
         self._child("load", *load, "--for", str(LOAD_SECONDS), "--length-scale", "0.6")
         send(self.engines["stalled"]["url"], prompt_tokens=4000, tokens=8)

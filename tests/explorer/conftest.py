@@ -27,6 +27,14 @@ READY_SECONDS = 30.0
 Child = subprocess.Popen[str]
 
 
+@pytest.fixture(autouse=True)
+def main_stays_main() -> Iterator[None]:
+    """Streamlit's AppTest puts the page in the place of `__main__`; whatever is spawned later would run it."""
+    before = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = before
+
+
 @contextmanager
 def child(module: str, *arguments: object, **variables: str) -> Iterator[tuple[Child, str]]:
     """`python -m MODULE ARGS` and its first line; killed at the end, if it hasn't ended."""
