@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -48,6 +50,18 @@ def until(agent: Agent, holds: Callable[[Observation], bool], seconds: float = 8
             return observations[0]
         time.sleep(0.1)
     raise AssertionError(f"not within {seconds} s: {observations}")
+
+
+def stop_at_work(engine: subprocess.Popen[str], agent: Agent) -> None:
+    """Stop a process, but not in the moment between two requests, when nothing is due from it."""
+    process = psutil.Process(engine.pid)
+    while True:
+        engine.send_signal(signal.SIGSTOP)
+        while process.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
+        if agent.sample_once().observations[0].liveness.status != "idle":
+            return
+        engine.send_signal(signal.SIGCONT)
 
 
 def steps(observation: Observation) -> float:
@@ -113,7 +127,7 @@ def test_a_stopped_engine_is_frozen_and_not_leaking_and_well_again_when_it_goes_
     engine = spawn(CHILDREN, "work", memory)
     with closing(Agent(AgentConfig(directory=memory))) as agent:
         until(agent, steps_above(20))
-        engine.send_signal(signal.SIGSTOP)
+        stop_at_work(engine, agent)
         frozen = until(agent, lambda o: o.liveness.status == "frozen")
         assert frozen.findings == ()
         assert frozen.verdict is not None
