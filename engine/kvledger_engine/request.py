@@ -75,7 +75,7 @@ class RequestTable:
         self.unforked: dict[int, I32] = {}
         """Leader -> the sequences to be forked from it."""
         self.live_by_class = [0] * len(RequestClass)
-        """Sequences that have not ended, by class."""
+        """Sequences that have not ended, one number per `RequestClass`."""
         self._live: dict[str, list[int]] = {}
 
     @property
