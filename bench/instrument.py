@@ -111,7 +111,13 @@ class Race:
 
     @property
     def leveled(self) -> tuple[Windows, Windows]:
-        """Steps with and without, as if the compute had taken the mean of both."""
+        """Steps with and without, as if the compute had taken the mean of both.
+
+        Raises `BenchError` if it took longer beside the instrument: then that is a part of the instrument's price.
+        """
+        compared = estimate(self.compute_on / self.compute_off)
+        if compared.low > 1:
+            raise BenchError(f"the compute took {compared.value:.4f} times as long beside the instrument")
         compute = (self.compute_on + self.compute_off) / 2
         return self.on - self.compute_on + compute, self.off - self.compute_off + compute
 

@@ -21,8 +21,8 @@ _CODES = {"u1": "B", "u2": "H", "i2": "h", "i4": "i", "u8": "Q", "i8": "q", "f8"
 class RingWriter:
     """The only writer of one ring. `control` is the ledger's control section.
 
-    Single records are packed into plain memory, a tenth of the time of numpy's conversion; a drill's hooked arrays,
-    which must see every store, are stored into as arrays.
+    Records are packed into plain memory, a summary in a third of the time of numpy's conversion; a drill's hooked
+    arrays, which must see every store, are stored into as arrays.
     """
 
     __slots__ = ("_control", "_head", "_memory", "_packer", "_records", "_reserved", "_size")

@@ -82,7 +82,7 @@ class RequestTable:
         self.scored: set[int] = set()
         """Slots that want the scores of their tokens: with the `logprobs` likeliest of each."""
         self.live_by_class = [0] * len(RequestClass)
-        """Sequences that have not ended, by class."""
+        """Sequences that have not ended, one number per `RequestClass`."""
         self._live: dict[str, list[int]] = {}
 
     @property

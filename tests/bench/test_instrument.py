@@ -12,7 +12,7 @@ import pytest
 from bench import instrument
 from bench.effort import Effort
 from bench.errors import BenchError
-from bench.instrument import Twins
+from bench.instrument import Race, Twins
 from bench.steady import Load, SteadyEngine
 from bench.tmpfs import ledger_directory
 from kvledger.layout import CONTROL_INDEX
@@ -98,6 +98,16 @@ def test_twins_that_drew_different_tokens_are_no_measurement(twins: Twins) -> No
     twins.off.loop._requests.tokens[:] += 1
     with pytest.raises(BenchError, match="drew other tokens"):
         twins.race(range(3), 1, lambda: 0)
+
+
+def test_a_compute_that_is_slower_beside_the_instrument_is_not_leveled_away() -> None:
+    noise = np.random.default_rng(0).normal(1000, 20, (2, 200))
+    compute_on, compute_off = noise[:2]
+    race = Race(compute_on + 300, compute_off + 200, compute_on, compute_off)
+    on, off = race.leveled
+    assert on - off == pytest.approx(100)
+    with pytest.raises(BenchError, match="as long beside the instrument"):
+        _ = Race(race.on + 20, race.off, compute_on + 20, compute_off).leveled
 
 
 def test_what_the_instrument_adds_is_measured_against_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
