@@ -273,12 +273,15 @@ class Ledger:
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """A clean stop: publish, mark the file `closed` and leave it for the next start. Idempotent."""
+    def close(self, *, clean: bool = True) -> None:
+        """Publish and leave the file for the next start, marked `closed` after a clean stop. Idempotent.
+
+        An end that nobody asked for is not clean: its readers must see an engine that is `dead`.
+        """
         if self._segment is None:
             return
         self.publish_now()
-        self.control[CONTROL_INDEX["closed"]] = 1
+        self.control[CONTROL_INDEX["closed"]] = int(clean)
         self._segment.release()
         self._segment = None
 
@@ -288,7 +291,7 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(clean=kind is None)
 
 
 def _words(array: NDArray[Any], hook: Hook | None) -> Any:

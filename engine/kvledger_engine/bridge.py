@@ -82,11 +82,12 @@ class Inbox:
 
 
 class Bridge(asyncio.Protocol):
-    """The connection to one core. `connect` makes it; `ended` is set when the core is gone."""
+    """The connection to one core. `ended` is set when the core is gone, and `lost` too if nobody asked it to go."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self.draining = False
+        self.lost = False
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._inboxes: dict[str, Inbox] = {}
         self._reader = reader_of_core()
@@ -192,6 +193,7 @@ class Bridge(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`. Every open request learns that its core is gone."""
+        self.lost = not self.draining
         self.ended.set()
         if not self._hello.done():
             self._hello.set_exception(EngineStartFailed("the engine core ended before it was ready; its log says why"))

@@ -111,7 +111,10 @@ async def _serve(options: CoreOptions, listening: socket.socket, keys: ApiKeys |
                 _print_ready(bridge, listening, core.pid, as_json=as_json)
                 died = asyncio.create_task(_say_that_it_died(bridge, core))
                 await _until_stopped(bridge, signals, options.drain_timeout_seconds)
-                died.cancel()
+                if not bridge.lost:
+                    died.cancel()
+                # A core that died just before the signal has its line all the same.
+                await asyncio.wait([died])
         finally:
             await bridge.disconnect()
     finally:
@@ -161,8 +164,8 @@ async def _until_stopped(bridge: Bridge, signals: asyncio.Queue[None], drain_tim
 async def _say_that_it_died(bridge: Bridge, core: subprocess.Popen[bytes]) -> None:
     """One line when the core ends badly and nobody asked it to. We go on: somebody has to tell the clients."""
     await bridge.ended.wait()
-    code = await asyncio.to_thread(core.wait)
-    if code and not bridge.draining:
+    code = await asyncio.to_thread(_end_core, core)
+    if code and bridge.lost:
         logger.error("core=ended pid=%d exit_code=%d answering=503 remedy=start_this_command_again", core.pid, code)
 
 

@@ -1,4 +1,4 @@
-"""The engine-core process: reads requests, runs steps, sends one frame a step, and always leaves its ledger closed.
+"""The engine-core process: reads requests, runs steps, sends one frame a step, and gives every block back at its end.
 
 Owns when the loop runs and when the process ends; never what a step does. It waits only when there is no work, and then
 in `poll`: an idle engine runs no code. It never waits for the HTTP process: what that does not read is queued up to
@@ -102,6 +102,7 @@ class Core:
         self._engine, self._channel, self._terminations = engine, channel, terminations
         self._drain_timeout_seconds = drain_timeout_seconds
         self._give_up_at: float | None = None
+        self._told_to_drain = False
         self._open: dict[str, int] = {}
         self._poll = select.poll()
         self._poll.register(terminations.fileno(), select.POLLIN)
@@ -120,6 +121,12 @@ class Core:
                 self._drain()
             self._send(outgoing)
         self._channel.flush_within(LAST_FRAMES_SECONDS)
+
+    @property
+    def ends_cleanly(self) -> bool:
+        """Whether the end was asked for, by a signal or the HTTP process, and the compute is still at work."""
+        asked = self._told_to_drain or self._terminations.count > 0
+        return asked and not self._engine.compute_lost
 
     def _ended(self) -> bool:
         return self._give_up_at is not None and not self._engine.has_work
@@ -143,6 +150,7 @@ class Core:
             elif kind is Stop:
                 self._engine.stop([message for message in group if isinstance(message, Stop)])
             elif kind is Drain:
+                self._told_to_drain = True
                 self._drain()
 
     def _submit(self, requests: list[NewRequest], outgoing: list[FromCore]) -> None:
@@ -218,8 +226,9 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
 def main(descriptor: int, options: CoreOptions) -> int:
     """Run a core on an inherited socket. Returns 0 after a clean end, 1 if it cannot start or cannot go on.
 
-    Where there was a ledger it is closed. A defect of the engine ends the process with a traceback and leaves the
-    ledger as it is, for whoever examines it.
+    Only a clean end marks the ledger `closed`: after a lost HTTP process or a lost compute every block is given back
+    and counted, and readers see an engine that is `dead`. A defect of the engine ends the process with a traceback and
+    leaves the ledger as it is, for whoever examines it.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with Terminations().watched() as terminations, closing(CoreChannel(socket.socket(fileno=descriptor))) as channel:
@@ -230,9 +239,10 @@ def main(descriptor: int, options: CoreOptions) -> int:
             channel.flush_within(LAST_FRAMES_SECONDS)
             return 1
         channel.send([hello])
-        Core(engine, channel, terminations, drain_timeout_seconds=options.drain_timeout_seconds).run()
-        engine.close()
-    return 1 if engine.compute_lost else 0
+        core = Core(engine, channel, terminations, drain_timeout_seconds=options.drain_timeout_seconds)
+        core.run()
+        engine.close(clean=core.ends_cleanly)
+    return 0 if core.ends_cleanly else 1
 
 
 if __name__ == "__main__":

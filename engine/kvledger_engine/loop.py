@@ -150,9 +150,9 @@ class EngineLoop:
         """Refuse new requests from now on; those accepted go on to their end."""
         self._intake.drain()
 
-    def close(self) -> None:
-        """Leave a closed ledger behind."""
-        self._ledger.close()
+    def close(self, *, clean: bool = True) -> None:
+        """Leave the ledger behind, closed if the end is a `clean` one: asked for, and with the compute at work."""
+        self._ledger.close(clean=clean)
 
     # -- a step ---------------------------------------------------------------------------------------------------
 

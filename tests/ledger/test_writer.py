@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvledger.clock import VirtualClock
 from kvledger.layout import CONTROL_INDEX, SUMMARY
 from kvledger.limits import Limits
-from kvledger.reader import Reader
+from kvledger.reader import Reader, probe
 from kvledger.ring import packer
 from kvledger.snapshot import ReadStatus
 from kvledger.source import MemorySource
@@ -190,6 +190,18 @@ def test_overflows_are_counted(ledger: Ledger, reader: Reader) -> None:
     ledger.overflow()
     ledger.overflow(4)
     assert reader.sample().control["overflows"] == 5
+
+
+@pytest.mark.needs("tmpfs")
+def test_an_end_by_an_exception_or_one_that_nobody_asked_for_is_not_a_clean_stop(memory: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Ledger.create(memory, toy_limits()) as ledger:
+        path = ledger.path
+        raise ZeroDivisionError
+    assert path is not None
+    assert probe(path) is ReadStatus.DEAD
+    Ledger.create(memory, toy_limits(engine="other")).close(clean=False)
+    (other,) = memory.glob("other.*.kvledger")
+    assert probe(other) is ReadStatus.DEAD
 
 
 @pytest.mark.needs("tmpfs")

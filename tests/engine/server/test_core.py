@@ -111,6 +111,17 @@ def test_a_peer_that_closes_ends_the_core_with_nothing_held(run: Run) -> None:
     run.thread.join(10)
     assert not run.thread.is_alive()
     assert run.gauge("active_blocks") == 0
+    assert not run.core.ends_cleanly
+
+
+@pytest.mark.parametrize("told", [[], [Drain()]])
+def test_an_end_is_a_clean_one_when_the_http_process_asked_for_it(run: Run, told: list[Drain]) -> None:
+    if told:
+        run.peer.sendall(encode_frame(told))
+    else:
+        run.peer.close()
+    run.thread.join(10)
+    assert run.core.ends_cleanly is bool(told)
 
 
 @pytest.mark.parametrize("compute", [LostAfter(3)])
@@ -122,4 +133,5 @@ def test_a_core_whose_compute_is_lost_tells_every_client_and_ends(run: Run) -> N
     run.channel.close()
     ends = {message.request_id: message.reason for message in run.read_to_the_end() if isinstance(message, Finished)}
     assert ends == {f"r{i}": "engine_error" for i in range(16)}
+    assert not run.core.ends_cleanly
     assert run.gauge("active_blocks") == 0
