@@ -1,6 +1,7 @@
-"""The agent: samples every ledger of a directory, keeps the latest fleet, and renders it. Owns the sampling thread.
+"""The agent: samples ledgers and scraped engines, keeps the latest fleet, and renders it. Owns the sampling thread.
 
-Ledgers are read by one thread only, the sampler; questions that need a fresh look are put to it (`ask`).
+Ledgers are read by one thread only, the sampler; questions that need a fresh look are put to it (`ask`). Scraped
+engines are asked by threads of their own, and the sampler takes what they saw last.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from kvledger_agent.exports import ExportTally
 from kvledger_agent.finding_log import FindingLog
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.ledger_source import LedgerSource
+from kvledger_agent.scrape.endpoint import parse_endpoint
+from kvledger_agent.scrape.merge import merged
+from kvledger_agent.scrape.sources import ScrapeSources
 from kvledger_agent.sources import LedgerSources
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,10 @@ class NoSuchEngine(AgentError):
     """No ledger of that engine is being read."""
 
 
+class NoLedgerOfEngine(AgentError):
+    """The engine is scraped: what only a ledger holds, its requests and blocks, is not known."""
+
+
 class Agent:
     """Samples a directory of ledgers. Without `start`, `sample_once` may be called by hand, from one thread.
 
@@ -45,6 +53,11 @@ class Agent:
         self.config = config
         self.exports = ExportTally()
         self._sources = LedgerSources(config.directory, price_per_hour=config.price_per_hour)
+        self._scraped = ScrapeSources(
+            map(parse_endpoint, config.scrape),
+            interval_seconds=config.scrape_interval_seconds,
+            timeout_seconds=config.scrape_timeout_seconds,
+        )
         self._findings = FindingLog()
         self._page = MetricsPage()
         self._fleet: Fleet | None = None
@@ -56,8 +69,8 @@ class Agent:
     # -- sampling -------------------------------------------------------------------------------------------------
 
     def sample_once(self) -> Fleet:
-        """One round over all ledgers; what it found is the current fleet from then on."""
-        observations, sources = self._sources.look()
+        """One round over all ledgers and scraped engines; what it found is the current fleet from then on."""
+        observations, sources = merged(self._sources.look(), self._scraped.look())
         self._round += 1
         self._findings.note(observations, sources=[source.source for source in sources])
         self._fleet = Fleet(
@@ -95,11 +108,13 @@ class Agent:
         if self._thread is not None:
             raise AssertionError("an agent is started once")
         self._thread = threading.Thread(target=self._run, name="kvledger-sampler", daemon=True)
+        self._scraped.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         """End the thread, if there is one, and release every file. Idempotent."""
         self._stopping.set()
+        self._scraped.stop()
         self._questions.put(None)
         if self._thread is not None:
             self._thread.join(timeout_seconds)
@@ -115,7 +130,7 @@ class Agent:
     def ask(self, key: str, question: Callable[[LedgerSource], Answer]) -> Future[Answer]:
         """Put a question about one engine to the thread that reads ledgers; without a thread it is answered here.
 
-        The future raises `NoSuchEngine`, or what the question raises.
+        The future raises `NoSuchEngine`, `NoLedgerOfEngine`, or what the question raises.
         """
         future: Future[Answer] = Future()
 
@@ -135,6 +150,10 @@ class Agent:
 
     def _source(self, key: str) -> LedgerSource:
         source = self._sources.source(key)
+        if source is None and self._scraped.knows(key):
+            raise NoLedgerOfEngine(
+                f"{key!r} is scraped, and a page tells neither requests nor blocks: this needs a ledger"
+            )
         if source is None:
             raise NoSuchEngine(f"no ledger of {key!r} is being read")
         return source

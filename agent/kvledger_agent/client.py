@@ -9,9 +9,6 @@ import base64
 import binascii
 import http.client
 import json
-import socket
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger_agent.deadline import Deadline
 from kvledger_agent.errors import AgentError, UsageError
 
 DEFAULT_URL = "http://127.0.0.1:9470"
@@ -45,6 +43,10 @@ class UnknownEngine(ClientError):
     """The agent watches no such engine (404 `no_such_engine`)."""
 
 
+class NoLedger(ClientError):
+    """The engine is scraped (404 `no_ledger`): requests and blocks are what only a ledger tells."""
+
+
 class EngineUnreadable(ClientError):
     """The agent cannot read this engine's ledger (503 `unreadable`); the message is the agent's reason."""
 
@@ -56,6 +58,7 @@ class BadAnswer(ClientError):
 _ERRORS: Mapping[str, type[ClientError]] = {
     "stale": AgentStale,
     "no_such_engine": UnknownEngine,
+    "no_ledger": NoLedger,
     "unreadable": EngineUnreadable,
 }
 
@@ -128,18 +131,23 @@ class AgentClient:
         connection = kind(parts.hostname or "", parts.port, timeout=self._timeout_seconds)
         try:
             connection.connect()
-            with _Deadline(connection.sock, self._timeout_seconds) as deadline:
+            with Deadline(connection.sock, self._timeout_seconds) as deadline:
                 try:
                     connection.request("GET", parts.path.rstrip("/") + path, headers={"Accept": "application/json"})
                     response = connection.getresponse()
                     body = self._read(response, path)
                 finally:
-                    deadline.check(self.url)
+                    self._check(deadline)
                 return response.status, body
         except (OSError, http.client.HTTPException) as error:
             raise AgentUnreachable(f"no agent answers at {self.url}: {str(error) or type(error).__name__}") from error
         finally:
             connection.close()
+
+    def _check(self, deadline: Deadline) -> None:
+        """Raises `AgentUnreachable` when the time is up, whatever else the cut looked like."""
+        if deadline.passed:
+            raise AgentUnreachable(f"the agent at {self.url} did not answer within {self._timeout_seconds:g} s")
 
     def _read(self, response: http.client.HTTPResponse, path: str) -> bytes:
         body = bytearray()
@@ -148,34 +156,6 @@ class AgentClient:
             if len(body) > self._max_bytes:
                 raise BadAnswer(f"{self.url}{path} answers with more than {self._max_bytes:,} bytes")
         return bytes(body)
-
-
-class _Deadline:
-    """Ends a connection when its time is up: socket timeouts alone begin anew with every byte that trickles in."""
-
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._socket, self._seconds = connection, seconds
-        self._end = time.monotonic() + seconds
-        self._timer = threading.Timer(seconds, self._cut)
-        self._timer.daemon = True
-
-    def _cut(self) -> None:
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it has ended by itself in the same moment
-
-    def check(self, url: str) -> None:
-        """Raises `AgentUnreachable` when the time is up, whatever else the cut looked like."""
-        if time.monotonic() >= self._end:
-            raise AgentUnreachable(f"the agent at {url} did not answer within {self._seconds:g} s")
-
-    def __enter__(self) -> _Deadline:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._timer.cancel()
 
 
 def check_url(url: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from kvledger_agent.errors import UsageError
+from kvledger_agent.scrape.endpoint import parse_endpoint
 
 DIRECTORY_VARIABLE = "KVLEDGER_DIR"
 AGENT_PREFIX = "KVLEDGER_AGENT_"
@@ -31,6 +32,8 @@ class AgentConfig:
     one whole engine costs per hour, in any currency; None leaves the cost to what the engine itself counts.
     `otlp` is the endpoint to export to, None for none; it is tried every `otlp_interval_seconds`, and given up for this
     time after `otlp_timeout_seconds`.
+    `scrape` are engines to scrape, each `URL` or `NAME=URL`, asked every `scrape_interval_seconds` and given up for
+    this time after `scrape_timeout_seconds`.
     Every field but `directory` has an environment variable `KVLEDGER_AGENT_<FIELD>`; the directory's is `KVLEDGER_DIR`.
 
     Raises:
@@ -46,6 +49,9 @@ class AgentConfig:
     otlp: str | None = None
     otlp_interval_seconds: float = 10.0
     otlp_timeout_seconds: float = 5.0
+    scrape: tuple[str, ...] = ()
+    scrape_interval_seconds: float = 5.0
+    scrape_timeout_seconds: float = 4.0
 
     def __post_init__(self) -> None:
         if not self.host:
@@ -56,6 +62,11 @@ class AgentConfig:
         self._check_positive("stale_after_seconds", self.stale_after_seconds)
         self._check_positive("otlp_interval_seconds", self.otlp_interval_seconds)
         self._check_positive("otlp_timeout_seconds", self.otlp_timeout_seconds)
+        self._check_positive("scrape_interval_seconds", self.scrape_interval_seconds)
+        self._check_positive("scrape_timeout_seconds", self.scrape_timeout_seconds)
+        names = [parse_endpoint(text).name for text in self.scrape]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UsageError(f"scrape: {', '.join(twice)} is given twice: name one of them with NAME=URL")
         if self.otlp is not None:
             otlp_url(self.otlp)
         if self.price_per_hour is not None:
@@ -72,7 +83,11 @@ class AgentConfig:
             raise UsageError(f"{name}={value}: use a number above 0")
 
 
-_PARSERS = {"directory": Path, "host": str, "port": int, "otlp": str}
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {"directory": Path, "host": str, "port": int, "otlp": str, "scrape": _list}
 
 
 def otlp_url(endpoint: str) -> str:

@@ -28,6 +28,7 @@ def _engine_line(source: SourceHealth, observation: Observation | None) -> dict[
         return line | {"engine": None}
     return line | {
         **plain(observation.identity),
+        "source": observation.source,
         "up": observation.liveness.up,
         "idle": observation.liveness.idle,
         "verdict": plain(observation.verdict),
@@ -41,6 +42,7 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
     return {
         "id": observation.identity.key,
         **plain(observation.identity),
+        "source": observation.source,
         "liveness": plain(observation.liveness),
         "clock": plain(observation.clock),
         "published_seq": observation.published_seq,
@@ -60,6 +62,7 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
 def findings_document(observation: Observation) -> dict[str, Any]:
     """The open findings and the invariants; null where nothing audits the engine."""
     return {
+        "judged": plain(observation.judged),
         "findings": plain(observation.findings),
         "invariant_violations": plain(observation.violations),
         "undecided": observation.undecided,
@@ -112,4 +115,5 @@ def _requests(view: RequestsView) -> dict[str, Any]:
         "peak_running": view.peak_running,
         "length_tokens": series_rows(view.length_tokens, ("percentile",)),
         "maximum_concurrency": series_rows(view.maximum_concurrency, ("percentile",)),
+        "waiting_by_reason": plain(view.waiting_by_reason),
     }

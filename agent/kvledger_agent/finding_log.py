@@ -43,6 +43,12 @@ class FindingLog:
 
 
 def _evidence(finding: Finding) -> str:
+    if finding.blind is not None:
+        return f"blocks={_number(finding.block_count)} certainty={finding.certainty.word}"
     owner = "unknown" if finding.owner is None else finding.owner.serial
     candidates = ",".join(str(ref.serial) for ref in finding.candidates) or "none"
-    return f"blocks={finding.block_count} publication={finding.seq} owner={owner} candidates={candidates}"
+    return f"blocks={_number(finding.block_count)} publication={finding.seq} owner={owner} candidates={candidates}"
+
+
+def _number(count: int | None) -> str:
+    return "unknown" if count is None else str(count)

@@ -140,11 +140,17 @@ def _one(alike: list[Finding]) -> Finding:
     return replace(
         first,
         blocks=tuple(sorted(block for finding in alike for block in finding.blocks)[:MAX_LISTED]),
-        block_count=sum(finding.block_count for finding in alike),
+        block_count=_total(finding.block_count for finding in alike),
         bytes=sum(sizes) if len(sizes) == len(alike) else None,
         found_clock_ns=min(finding.found_clock_ns for finding in alike),
         seen_clock_ns=max(finding.seen_clock_ns for finding in alike),
     )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    listed = list(counts)
+    known = [count for count in listed if count is not None]
+    return sum(known) if len(known) == len(listed) else None
 
 
 def _began_ns(seq: int, events: NDArray[Any] | None, members: list[Track]) -> int:

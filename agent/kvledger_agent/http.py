@@ -18,7 +18,7 @@ from aiohttp import web
 
 from kvledger.errors import LedgerUnreadable
 from kvledger.words import BlockState
-from kvledger_agent.agent import Agent, NoSuchEngine, Stale
+from kvledger_agent.agent import Agent, NoLedgerOfEngine, NoSuchEngine, Stale
 from kvledger_agent.block_rows import BlockQuery, block_page, compact_blocks
 from kvledger_agent.documents import engines_document, findings_document, requests_document, snapshot_document
 from kvledger_agent.errors import UsageError
@@ -36,6 +36,7 @@ AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
 
 _STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (NoSuchEngine, 404, "no_such_engine"),
+    (NoLedgerOfEngine, 404, "no_ledger"),
     (UsageError, 400, "bad_request"),
     (Stale, 503, "stale"),
     (TimeoutError, 503, "stale"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.words import Action, FindingKind, Verdict
+from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, Verdict
 
 Labels = tuple[str, ...]
 """Label values in the order of `catalog.Family.labels`, then tenant, then class, as far as the family has them."""
@@ -76,9 +76,13 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """One pool, in blocks unless a name says otherwise."""
+    """One pool, in blocks unless a name says otherwise.
 
-    capacity_blocks: int
+    A scraped engine may not tell free blocks from those kept for reuse: `available_blocks` are both. Its `usage_ratio`
+    counts what is kept for reuse as used where `usage_includes_evictable` says so.
+    """
+
+    capacity_blocks: int | None
     free_blocks: int | None = None
     cached_blocks: int | None = None
     active_blocks: int | None = None
@@ -92,6 +96,9 @@ class PoolView:
     admission_watermark_blocks: int | None = None
     growth_known: bool = False
     seconds_to_exhaustion: float | None = None
+    available_blocks: int | None = None
+    usage_ratio: float | None = None
+    usage_includes_evictable: bool | None = None
 
     @property
     def headroom_blocks(self) -> int | None:
@@ -120,7 +127,8 @@ class RequestsView:
     """Requests in numbers, keyed by label values: state or cause with class, cause or percentile with tenant.
 
     `peak_running` is the most that ran at any instant of the last 60 s; `length_tokens` and `maximum_concurrency` are
-    those of all tenants together, by percentile.
+    those of all tenants together, by percentile. `waiting_by_reason` is in a scraped engine's own words, which are no
+    causes: it may call many things one.
     """
 
     live: Series | None = None
@@ -134,6 +142,7 @@ class RequestsView:
     peak_running: int | None = None
     length_tokens: Series | None = None
     maximum_concurrency: Series | None = None
+    waiting_by_reason: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,16 +177,18 @@ class RequestRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What the ledger shows to be wrong, with its evidence: blocks of one kind, one owner and one publication.
+    """What is seen to be wrong, with its evidence: blocks of one kind, one owner and one publication.
 
     `owner` is set only if it is proven; otherwise `candidates` are the requests that may have done it and `known` says
     why no more is known. `blocks` lists at most `MAX_LISTED` of `block_count` ids. Times are of the ledger clock:
     `since` the publication that first showed it, `found` when it became a finding, `seen` when it last showed.
+    Of a scraped engine, `block_count` may be unknown, `seq` numbers the scrapes, times are of the agent's monotonic
+    clock, and `blind` says what this engine cannot tell about it; it is None for a ledger, which tells all there is.
     """
 
     kind: FindingKind
     blocks: tuple[int, ...]
-    block_count: int
+    block_count: int | None
     bytes: int | None
     seq: int
     since_clock_ns: int
@@ -188,9 +199,13 @@ class Finding:
     candidates: tuple[RequestRef, ...]
     known: str
     blocks_per_minute: float | None = None
+    certainty: Certainty = Certainty.CERTAIN
+    blind: str | None = None
 
 
 MAX_LISTED = 64
+LEDGER, SCRAPED = "ledger", "scraped"
+"""How an engine is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +222,8 @@ class Observation:
     """One engine's sample. `violations` maps an invariant to how far it is lastingly off (0: it holds).
 
     `undecided` counts contradictions that have not lasted for the grace of `grace_seconds` yet; most often they never
-    do.
+    do. `judged` are the kinds of finding that this source can show at all; of others nothing is known. `source` says
+    how the engine is seen.
     """
 
     identity: Identity
@@ -223,6 +239,8 @@ class Observation:
     undecided: int | None = None
     grace_seconds: float | None = None
     verdict: VerdictView | None = None
+    judged: tuple[FindingKind, ...] = LEDGER_KINDS
+    source: str = LEDGER
 
     @property
     def has_findings(self) -> bool:
@@ -237,6 +255,6 @@ class Observation:
     @property
     def leaked_blocks(self) -> int | None:
         """Blocks in open `excess_reference` findings; None where nothing audits the blocks."""
-        if self.findings is None:
+        if self.findings is None or FindingKind.EXCESS_REFERENCE not in self.judged:
             return None
-        return sum(f.block_count for f in self.findings if f.kind is FindingKind.EXCESS_REFERENCE)
+        return sum(f.block_count or 0 for f in self.findings if f.kind is FindingKind.EXCESS_REFERENCE)

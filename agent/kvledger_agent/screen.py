@@ -61,6 +61,8 @@ def _numbers(observation: Observation) -> Table:
     if observation.requests is not None:
         table.add_row("requests", _nonzero(_by_first(observation.requests.live)))
         table.add_row("waiting for", _nonzero(_by_first(observation.requests.waiting)))
+        if observation.requests.waiting_by_reason is not None:
+            table.add_row("  engine says", _nonzero(observation.requests.waiting_by_reason))
         table.add_row("oldest wait", _oldest(observation.requests.oldest_wait_seconds))
     for name, label in (("rejections_total", "rejected"), ("cancellations_total", "cancelled")):
         table.add_row(label, _nonzero(_by_first(observation.totals.counters.get(name))))
@@ -71,11 +73,20 @@ def _numbers(observation: Observation) -> Table:
 
 def _bar(pool: PoolView) -> Text:
     """The pool as a bar: active, cached, free."""
-    if pool.active_blocks is None or pool.cached_blocks is None:
-        return Text(UNKNOWN)
+    if pool.active_blocks is None or pool.capacity_blocks is None:
+        return Text(UNKNOWN if pool.usage_ratio is None else _usage(pool.usage_ratio, pool.usage_includes_evictable))
+    if pool.cached_blocks is None:  # which of the others are cached is not known
+        active = _cells(pool.active_blocks, pool.capacity_blocks)
+        return Text.assemble(("█" * active, "red"), ("?" * (BAR_CELLS - active), "dim"))
     active = _cells(pool.active_blocks, pool.capacity_blocks)
     cached = min(BAR_CELLS - active, _cells(pool.cached_blocks, pool.capacity_blocks))
     return Text.assemble(("█" * active, "red"), ("▒" * cached, "yellow"), ("·" * (BAR_CELLS - active - cached), "dim"))
+
+
+def _usage(ratio: float, includes_evictable: bool | None) -> str:
+    """A usage of which no blocks are known, and what it means."""
+    meanings = {True: ", blocks kept for reuse included", False: ", blocks kept for reuse not included"}
+    return f"{ratio:.1%} used{meanings[includes_evictable] if includes_evictable is not None else ''}"
 
 
 def _cells(blocks: int, capacity: int) -> int:
@@ -93,7 +104,8 @@ def _pool_line(pool: PoolView) -> str:
         ("headroom", pool.headroom_blocks),
         ("peak 60 s", pool.peak_active_blocks),
     )
-    return _counts(counts)
+    together = () if pool.available_blocks is None else (("free or cached", pool.available_blocks),)
+    return _counts((*counts, *together))
 
 
 def _counts(counts: Iterable[tuple[str, int | None]]) -> str:

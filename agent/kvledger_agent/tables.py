@@ -55,8 +55,15 @@ def _findings_at(findings: Iterable[Finding], width: int) -> Table:
     between = " " if width >= COLUMNS_OF_ONE_LINE_REFS else "\n"
     for finding in findings:
         kind = "\n".join(filter(None, (finding.kind.word, _since(finding.since_wall_seconds))))
-        table.add_row(kind, _block_list(finding), _who(finding, between), finding.known)
+        table.add_row(kind, _block_list(finding), _who(finding, between), _known(finding))
     return table
+
+
+def _known(finding: Finding) -> str:
+    """What is known; of a scraped engine, also how sure it is and what cannot be told."""
+    if finding.blind is None:
+        return finding.known
+    return f"{finding.certainty.word}: {finding.known}\ncannot tell: {finding.blind}"
 
 
 def _requests_at(largest: Sequence[RequestRow], width: int) -> Table:
@@ -119,6 +126,8 @@ def _since(wall_seconds: float | None) -> str:
 
 def _block_list(finding: Finding) -> str:
     listed = ", ".join(str(block) for block in finding.blocks[:8])
+    if finding.block_count is None:
+        return UNKNOWN
     more = finding.block_count - min(8, len(finding.blocks))
     return f"{listed}, … {more} more" if more > 0 and listed else listed or str(finding.block_count)
 

@@ -19,9 +19,12 @@ def verdict_of(
 ) -> VerdictView:
     """The gravest true verdict: frozen, stalled, leaking, unknown, healthy, in this order.
 
+    A ledger whose instrument has failed shows an engine as it was: nothing is concluded from it.
     `undecided` suspicions change no verdict, but nobody is told then that nothing leaks. Healthy says what was judged:
     an exhausted pool with a long queue is healthy, too, until the limits themselves are judged.
     """
+    if sample.instrument_failure is not None:
+        return _verdict(Verdict.UNKNOWN, Action.NONE, f"instrument failed: {sample.instrument_failure}")
     limit = frozen_after_seconds(sample.stats)
     if sample.status_then is ReadStatus.FROZEN:
         age = sample.heartbeat_age_seconds or 0.0
@@ -62,7 +65,7 @@ def seconds_without_progress(sample: Sample) -> float | None:
 def _what_is_wrong(findings: tuple[Finding, ...], violations: Mapping[str, float]) -> str:
     blocks: dict[FindingKind, int] = {}
     for finding in findings:
-        blocks[finding.kind] = blocks.get(finding.kind, 0) + finding.block_count
+        blocks[finding.kind] = blocks.get(finding.kind, 0) + (finding.block_count or 0)
     parts = [f"{kind.word} on {count} blocks" for kind, count in blocks.items()]
     parts += [f"the count of {name} blocks is off by {off:+.0f}" for name, off in violations.items() if off]
     return "; ".join(parts)

@@ -6,7 +6,7 @@ on it. Gauges stand under max_over_time or min_over_time: one failed scrape neit
 
 from __future__ import annotations
 
-from kvledger.words import FindingKind, RejectionReason, WaitCause
+from kvledger.words import LEDGER_KINDS, FindingKind, RejectionReason, WaitCause
 from kvledger_alerts.table import AlertRow, Parameters, RecordingRow, Severity
 
 LEAK_KINDS = (
@@ -15,8 +15,8 @@ LEAK_KINDS = (
     FindingKind.PIN_OVERDUE,
     FindingKind.FINISHING_OVERDUE,
 )
-"""Blocks that nobody gets back. The other kinds are worse: content may be wrong."""
-CORRUPTION_KINDS = tuple(kind for kind in FindingKind if kind not in LEAK_KINDS)
+"""Blocks that nobody gets back. A ledger's other kinds are worse: content may be wrong."""
+CORRUPTION_KINDS = tuple(kind for kind in LEDGER_KINDS if kind not in LEAK_KINDS)
 PRESSURE_REASONS = (RejectionReason.QUEUE_FULL, RejectionReason.QUEUE_TIMEOUT)
 """Refusals that a larger pool may have avoided; the other reasons are about one request or one tenant."""
 

@@ -165,7 +165,10 @@ class Event(Word):
 
 
 class FindingKind(Word):
-    """What the ledger itself shows to be wrong; faults are not separable from outside (docs/findings.md)."""
+    """What is seen to be wrong; faults are not separable from outside (docs/findings.md).
+
+    The first eight are what a ledger shows, block by block. The others are symptoms on a scraped engine's page.
+    """
 
     EXCESS_REFERENCE = 0
     MISSING_REFERENCE = 1
@@ -175,6 +178,25 @@ class FindingKind(Word):
     STALE_INDEX_ENTRY = 5
     PIN_OVERDUE = 6
     FINISHING_OVERDUE = 7
+    IDLE_HOLD = 8
+    USAGE_OUT_OF_RANGE = 9
+    WAITING_WITHOUT_RUNNING = 10
+    FROZEN_COUNTERS = 11
+    DEFERRED_WITHOUT_PROGRESS = 12
+
+
+LEDGER_KINDS = tuple(kind for kind in FindingKind if kind < FindingKind.IDLE_HOLD)
+"""What only a ledger shows."""
+SYMPTOM_KINDS = tuple(kind for kind in FindingKind if kind >= FindingKind.IDLE_HOLD)
+"""What a scraped page can show."""
+
+
+class Certainty(Word):
+    """How sure a finding is: proven by what is seen, hardly explained otherwise, or one explanation of several."""
+
+    CERTAIN = 0
+    LIKELY = 1
+    POSSIBLE = 2
 
 
 class Verdict(Word):

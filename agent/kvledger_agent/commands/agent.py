@@ -1,4 +1,4 @@
-"""`kvledger agent`: samples a directory of ledgers and serves `/metrics` and the API until it is told to stop."""
+"""`kvledger agent`: samples ledgers and scraped engines, and serves `/metrics` and the API until it is told to stop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AgentCommand:
     """Runs the agent: one sampling thread, one HTTP server."""
 
     name = "agent"
-    help = "watch a directory of ledgers; serve /metrics and the JSON API"
+    help = "watch a directory of ledgers, and engines by their pages; serve /metrics and the JSON API"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the settings; what is not given comes from the environment, then from the defaults of `AgentConfig`."""
@@ -54,12 +54,20 @@ class AgentCommand:
                 f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
             ),
             ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
+            ("scrape-interval-seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
+            ("scrape-timeout-seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
             ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
             ("otlp-interval-seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
             ("otlp-timeout-seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
         ]
         parser.add_argument(
             "--directory", type=Path, help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})"
+        )
+        parser.add_argument(
+            "--scrape",
+            action="append",
+            metavar="[NAME=]URL",
+            help="watch an engine by the page it serves, such as http://127.0.0.1:8000; may be given more than once",
         )
         for name, kind, text in known:
             parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
@@ -78,7 +86,7 @@ class AgentCommand:
         or `MissingExtra` for --otlp without what it needs.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        config = resolve(vars(args))
+        config = resolve(vars(args) | {"scrape": tuple(args.scrape) if args.scrape else None})
         with closing(Agent(config)) as agent:
             if args.once:
                 agent.sample_once()
@@ -148,6 +156,8 @@ async def _listen(runner: web.AppRunner, config: AgentConfig) -> str:
 def _announce(url: str, config: AgentConfig, *, as_json: bool) -> None:
     """One line on stdout once the port answers."""
     metrics, engines = f"{url}/metrics", f"{url}/v1/engines"
-    known = {"url": url, "metrics": metrics, "engines": engines, "directory": str(config.directory)}
-    line = f"watching {config.directory}; metrics at {metrics}, engines at {engines}"
+    known: dict[str, Any] = {"url": url, "metrics": metrics, "engines": engines, "directory": str(config.directory)}
+    known |= {"scrape": list(config.scrape)} if config.scrape else {}
+    scraped = "".join(f", {endpoint}" for endpoint in config.scrape)
+    line = f"watching {config.directory}{scraped}; metrics at {metrics}, engines at {engines}"
     print(json.dumps(known) if as_json else line, flush=True)

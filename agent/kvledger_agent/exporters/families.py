@@ -11,8 +11,17 @@ from collections.abc import Callable, Mapping
 from kvledger import catalog
 from kvledger.catalog import Family, Kind, Scope
 from kvledger.status import ReadStatus
-from kvledger.words import BlockState, FindingKind, Verdict
-from kvledger_agent.observation import GroupView, HistogramView, Labels, Observation, PoolView, RequestsView, Series
+from kvledger.words import BlockState, Verdict
+from kvledger_agent.observation import (
+    LEDGER,
+    GroupView,
+    HistogramView,
+    Labels,
+    Observation,
+    PoolView,
+    RequestsView,
+    Series,
+)
 
 Answer = Series | Mapping[Labels, HistogramView] | None
 
@@ -76,15 +85,15 @@ def _number(field: Callable[[RequestsView], float | None]) -> Callable[[Observat
 
 def _pool_blocks(o: Observation) -> Series | None:
     pool = o.pool
-    if pool is None or pool.free_blocks is None or pool.cached_blocks is None or pool.active_blocks is None:
+    if pool is None:
         return None
-    return _by_word(
-        {
-            BlockState.FREE.word: pool.free_blocks,
-            BlockState.CACHED.word: pool.cached_blocks,
-            BlockState.ACTIVE.word: pool.active_blocks,
-        }
-    )
+    counts = {
+        BlockState.FREE.word: pool.free_blocks,
+        BlockState.CACHED.word: pool.cached_blocks,
+        BlockState.ACTIVE.word: pool.active_blocks,
+    }
+    # A page may tell active blocks and not which of the others are cached: what is known is shown, and no more.
+    return _by_word({word: count for word, count in counts.items() if count is not None}) or None
 
 
 def _pinned(o: Observation) -> Series | None:
@@ -103,11 +112,11 @@ def _findings(o: Observation) -> Series | None:
     if o.findings is None:
         return None
     kinds = [f.kind for f in o.findings]
-    return _by_word({kind.word: kinds.count(kind) for kind in FindingKind})
+    return _by_word({kind.word: kinds.count(kind) for kind in o.judged})
 
 
 def _closed(o: Observation) -> Series | None:
-    return None if o.liveness.up is None else _one(o.liveness.status == ReadStatus.CLOSED)
+    return None if o.liveness.up is None or o.source != LEDGER else _one(o.liveness.status == ReadStatus.CLOSED)
 
 
 def _verdict(o: Observation) -> Series | None:

@@ -93,7 +93,7 @@ def _mark_findings(kinds: NDArray[np.uint8], findings: Iterable[Mapping[str, Any
     for finding in sorted(findings, key=lambda finding: finding["kind"] == LEAK):
         listed = [block for block in finding["blocks"] if 0 <= block < len(kinds)]
         kinds[listed] = KINDS.index("leaked" if finding["kind"] == LEAK else "finding")
-        unlocated += max(0, finding["block_count"] - len(finding["blocks"])) if finding["blocks"] else 0
+        unlocated += max(0, (finding["block_count"] or 0) - len(finding["blocks"])) if finding["blocks"] else 0
     return unlocated
 
 

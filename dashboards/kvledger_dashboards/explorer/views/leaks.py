@@ -20,6 +20,12 @@ MEANINGS: Mapping[str, str] = {
     "stale_index_entry": "A prefix-index entry names a block that has other content, or none.",
     "pin_overdue": "A pin is older than its lease.",
     "finishing_overdue": "A request has ended and still holds blocks.",
+    "idle_hold": "Nothing runs or waits, and blocks are still held, for longer than the engine's numbers can be old.",
+    "usage_out_of_range": "The page says that less than none or more than all of the pool is used: blocks were freed "
+    "twice, or are counted wrongly.",
+    "waiting_without_running": "Requests wait, none runs, and nothing moves.",
+    "frozen_counters": "Requests run, and no counter of tokens moves.",
+    "deferred_without_progress": "Requests wait for something other than capacity, and nothing moves.",
 }
 
 
@@ -32,7 +38,7 @@ class FindingCard:
 
     kind: str
     meaning: str
-    block_count: int
+    block_count: int | None
     blocks: tuple[int, ...]
     bytes: float | None
     age_seconds: float | None
@@ -40,11 +46,13 @@ class FindingCard:
     proven: bool
     people: tuple[Mapping[str, str], ...]
     known: str
+    certainty: str = "certain"
+    blind: str | None = None
 
     @property
     def listed(self) -> str:
         """The block ids, and how many more there are."""
-        more = self.block_count - len(self.blocks)
+        more = (self.block_count or 0) - len(self.blocks)
         ids = ", ".join(map(str, self.blocks)) or "none is listed"
         return f"{ids} and {more:,} more" if self.blocks and more > 0 else ids
 
@@ -78,6 +86,9 @@ def judgement(snapshot: Mapping[str, Any]) -> Judgement:
 
 def _checked(snapshot: Mapping[str, Any]) -> tuple[str, ...]:
     pool, violations = snapshot.get("pool") or {}, snapshot.get("invariant_violations")
+    if snapshot.get("source") == "scraped":
+        judged = ", ".join(snapshot.get("judged") or []) or "nothing"
+        return (f"this engine is scraped: its page is watched for {judged}; who holds which block only a ledger tells",)
     looked = f"{count(pool.get('capacity_blocks'))} blocks at publication {count(snapshot.get('published_seq'))}"
     counts = UNKNOWN if violations is None else ", ".join(violations) or "none"
     return (
@@ -106,7 +117,7 @@ def _card(alike: list[Mapping[str, Any]], snapshot: Mapping[str, Any]) -> Findin
     return FindingCard(
         kind=first["kind"],
         meaning=MEANINGS.get(first["kind"], "A contradiction in the ledger."),
-        block_count=sum(finding["block_count"] for finding in alike),
+        block_count=_known_total(finding["block_count"] for finding in alike),
         blocks=tuple(sorted(block for finding in alike for block in finding["blocks"])),
         bytes=known_sum(finding.get("bytes") for finding in alike),
         age_seconds=None if now_ns is None else max(0.0, (now_ns - first["since_clock_ns"]) / 1e9),
@@ -114,7 +125,15 @@ def _card(alike: list[Mapping[str, Any]], snapshot: Mapping[str, Any]) -> Findin
         proven=first.get("owner") is not None,
         people=tuple(_person(ref, now_ns) for ref in people),
         known=first["known"],
+        certainty=first.get("certainty") or "certain",
+        blind=first.get("blind"),
     )
+
+
+def _known_total(counts: Iterable[int | None]) -> int | None:
+    listed = list(counts)
+    known = [count for count in listed if count is not None]
+    return sum(known) if len(known) == len(listed) else None
 
 
 def _person(ref: Mapping[str, Any], now_ns: int | None) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Engines seen through the pages they serve: fetch, parse, detect, read, watch. Needs no restart and no plugin."""

@@ -1,0 +1,209 @@
+"""One scraped endpoint: fetches, detects, reads and watches it. Keeps the last good readings for a while, marked.
+
+Used by one thread, its own or the caller's; `ScrapeSources` shares what it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.scrape.detect import WANTED, Detected, detect
+from kvledger_agent.scrape.endpoint import Endpoint
+from kvledger_agent.scrape.errors import BadStatus, NotMetrics, ScrapeFailed, UnknownEngine
+from kvledger_agent.scrape.extras import page_of_document
+from kvledger_agent.scrape.fetch import MAX_EXTRA_BYTES, TIMEOUT_SECONDS, Answer, fetch, fetch_page
+from kvledger_agent.scrape.judgement import scraped_verdict
+from kvledger_agent.scrape.observe import observation_of
+from kvledger_agent.scrape.page import Page, parse_page
+from kvledger_agent.scrape.reading import EngineReading, read
+from kvledger_agent.scrape.symptoms import SymptomTracker
+
+logger = logging.getLogger(__name__)
+
+LAST_GOOD_SECONDS = 30.0
+"""How long a page is shown after the endpoint has stopped to answer; longer, and it would pass for the present."""
+RETRY_DOCUMENT_SECONDS = 60.0
+INTERNAL_ERROR = "internal_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scraped:
+    """One endpoint's page, whose it is, and what it said."""
+
+    path: str
+    detected: Detected
+    page: Page
+    documents: dict[str, Any]
+    readings: tuple[EngineReading, ...]
+
+
+class Scraper:
+    """Fetches and reads one endpoint. Remembers the path that worked, and documents that did not."""
+
+    def __init__(self, endpoint: Endpoint, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self.endpoint, self._timeout_seconds = endpoint, timeout_seconds
+        self._path: str | None = None
+        self._not_before: dict[str, float] = {}
+
+    def scrape(self) -> Scraped:
+        """One scrape. Raises a `ScrapeFailed` subclass."""
+        paths = (self._path,) if self._path else self.endpoint.paths
+        first: ScrapeFailed | None = None
+        for path in paths:
+            try:
+                answer = fetch_page(self.endpoint.base, path, timeout_seconds=self._timeout_seconds)
+                scraped = self._read(path, answer)
+            except (BadStatus, NotMetrics, UnknownEngine) as error:
+                first = first or error
+                continue
+            self._path = path
+            return scraped
+        self._path = None
+        raise first or NotMetrics(f"{self.endpoint.base}: no path to ask for")
+
+    def _read(self, path: str, answer: Answer) -> Scraped:
+        monotonic_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+        where = f"{self.endpoint.base}{path}"
+        page = page_of_document(_json(answer.body)) if answer.looks_like_json else parse_page(answer.body, WANTED)
+        if answer.looks_like_json and not page.families:
+            raise NotMetrics(f"{where} answers with JSON: it is no metrics page")
+        detected = detect(page, seen=() if page.families else _names(answer.body))
+        documents = self._documents(detected, path)
+        readings = read(
+            detected.profile,
+            detected.version_range,
+            page,
+            documents,
+            monotonic_ns=monotonic_ns,
+            wall_ns=wall_ns,
+        )
+        if not readings:
+            raise NotMetrics(f"{where} has families of {detected.profile.title}, but no series that can be read")
+        return Scraped(path=path, detected=detected, page=page, documents=documents, readings=readings)
+
+    def _documents(self, detected: Detected, path: str) -> dict[str, Any]:
+        """The further documents that could be had; one that failed is left alone for a while."""
+        found = {}
+        for extra in detected.profile.documents:
+            if extra == path or time.monotonic() < self._not_before.get(extra, 0.0):
+                continue
+            try:
+                answer = fetch(
+                    self.endpoint.base, extra, timeout_seconds=self._timeout_seconds, max_bytes=MAX_EXTRA_BYTES
+                )
+                found[extra] = _json(answer.body)
+            except ScrapeFailed as error:
+                self._not_before[extra] = time.monotonic() + RETRY_DOCUMENT_SECONDS
+                logger.debug("endpoint=%s document=%s error=%s", self.endpoint.name, extra, error)
+        return found
+
+
+class ScrapeSource:
+    """One endpoint over time. `look` is one scrape; it never raises."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, timeout_seconds: float = TIMEOUT_SECONDS, clock: Callable[[], int] | None = None
+    ) -> None:
+        self.endpoint = endpoint
+        self._scraper = Scraper(endpoint, timeout_seconds=timeout_seconds)
+        self._clock = clock or time.monotonic_ns
+        self._trackers: dict[tuple[str, int], SymptomTracker] = {}
+        self._seq = 0
+        self._good: tuple[Scraped, dict[int, tuple[Finding, ...]]] | None = None
+        self._good_ns: int | None = None
+        self._error: str | None = None
+
+    def look(self) -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
+        """One scrape: the observations of all ranks, and how it went."""
+        began_ns = self._clock()
+        word, error = None, None
+        try:
+            self._take(self._scraper.scrape())
+        except ScrapeFailed as failed:
+            word, error = failed.word, str(failed)
+        except Exception as failed:
+            # One engine's trouble must not end the sampling of the others.
+            logger.exception("source=%s status=%s", self.endpoint.name, INTERNAL_ERROR)
+            word, error = INTERNAL_ERROR, f"{type(failed).__name__}: {failed}"
+        ended_ns = self._clock()
+        if error is None:
+            self._good_ns = ended_ns
+        if error is not None and error != self._error:
+            logger.warning("source=%s status=%s error=%s", self.endpoint.name, word, error)
+        self._error = error
+        return self._seen(word, error, (ended_ns - began_ns) / 1e9, ended_ns)
+
+    def _take(self, scraped: Scraped) -> None:
+        """Let every rank's tracker see its reading."""
+        self._seq += 1
+        profile = scraped.detected.profile
+        keys = {(profile.engine, reading.rank): reading for reading in scraped.readings}
+        self._trackers = {key: self._trackers.get(key) or SymptomTracker(profile) for key in keys}
+        findings = {reading.rank: self._trackers[key].update(reading) for key, reading in keys.items()}
+        self._good = scraped, findings
+
+    def _seen(
+        self, word: str | None, error: str | None, duration: float, now_ns: int
+    ) -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
+        fresh = self._good_ns is not None and (now_ns - self._good_ns) / 1e9 <= LAST_GOOD_SECONDS
+        observations = self._observations(error) if self._good is not None and fresh else ()
+        keys = [observation.identity.key for observation in observations] or [f"{self.endpoint.name}:0"]
+        status = {o.identity.key: o.liveness.status for o in observations}
+        healths = tuple(
+            SourceHealth(
+                source=key,
+                path=self.endpoint.base,
+                success=error is None,
+                status=word or status.get(key, INTERNAL_ERROR),
+                error=error,
+                duration_seconds=duration,
+                last_good_ns=self._good_ns,
+                events_lost=None,
+                reads_retried=None,
+            )
+            for key in keys
+        )
+        return observations, healths
+
+    def _observations(self, gone: str | None) -> tuple[Observation, ...]:
+        if self._good is None:
+            return ()
+        scraped, findings = self._good
+        profile = scraped.detected.profile
+        seen = []
+        for reading in scraped.readings:
+            judged = self._trackers[(profile.engine, reading.rank)].judged(reading)
+            own = findings[reading.rank]
+            seen.append(
+                observation_of(
+                    reading,
+                    own,
+                    scraped_verdict(profile, own, judged, gone=gone),
+                    name=self.endpoint.name,
+                    pool=profile.pool,
+                    judged=judged,
+                    seq=self._seq,
+                    last_served=gone is not None,
+                )
+            )
+        return tuple(seen)
+
+
+def _json(body: bytes) -> Any:
+    """A JSON document; None for what is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _names(body: bytes) -> tuple[str, ...]:
+    """The first few families on a page of an unknown engine."""
+    return tuple(parse_page(body[: 1 << 16]).families)
