@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from kvledger_alerts.alertmanager import alertmanager_document
+from kvledger_alerts.fleet_rules import RULES as FLEET_RULES
+from kvledger_alerts.fleet_rules import fleet_rules_document, fleet_tests_document
 from kvledger_alerts.prometheus import (
     AGENT_TARGETS,
     ALERTMANAGER_TARGETS,
@@ -48,10 +50,12 @@ def generated_files(parameters: Parameters | None = None, *, webhook_url: str | 
     files = {
         "prometheus.yml": yaml_text(prometheus_document(parameters)),
         "rules.yml": yaml_text(rules_document(parameters)),
+        FLEET_RULES: yaml_text(fleet_rules_document(parameters)),
         "alertmanager.yml": yaml_text(alertmanager_document(parameters, webhook_url=webhook_url)),
     }
     if parameters is None:
         files["rules_test.yml"] = yaml_text(promtool_document())
+        files["fleet_rules_test.yml"] = yaml_text(fleet_tests_document())
     return files
 
 
