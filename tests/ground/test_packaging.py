@@ -20,6 +20,7 @@ TOOLS = {Path("dashboards/render")}
 COMMANDS = {
     "agent": "kvledger_agent.commands.agent:COMMAND",
     "completion": "kvledger_agent.completion:COMMAND",
+    "doctor": "kvledger_agent.commands.doctor:COMMAND",
     "engine": "kvledger_engine.command:COMMAND",
     "explorer": "kvledger_dashboards.explorer.command:COMMAND",
     "load": "kvledger_agent.load.command:COMMAND",

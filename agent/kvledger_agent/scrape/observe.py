@@ -22,6 +22,7 @@ from kvledger_agent.observation import (
     Totals,
     VerdictView,
 )
+from kvledger_agent.scrape.profile import EngineProfile
 from kvledger_agent.scrape.reading import EngineReading
 
 UNNAMED_MODEL = "unknown"
@@ -42,7 +43,7 @@ def observation_of(
     verdict: VerdictView,
     *,
     name: str,
-    pool: str,
+    profile: EngineProfile,
     judged: Iterable[FindingKind],
     seq: int,
     last_served: bool = False,
@@ -51,7 +52,7 @@ def observation_of(
     idle = is_idle(reading)
     status = ReadStatus.LAST_GOOD if last_served else ReadStatus.IDLE if idle else ReadStatus.OK
     return Observation(
-        identity=Identity(engine=name, rank=reading.rank, model=reading.model or UNNAMED_MODEL, pool=pool),
+        identity=Identity(engine=name, rank=reading.rank, model=reading.model or UNNAMED_MODEL, pool=profile.pool),
         liveness=Liveness(
             status=status.value,
             up=None if last_served else True,
@@ -65,9 +66,9 @@ def observation_of(
         ),
         published_seq=seq,
         pool=_pool(reading),
-        groups=_groups(reading, pool),
+        groups=_groups(reading, profile.pool),
         requests=_requests(reading),
-        totals=Totals(counters=_counters(reading), histograms=_histograms(reading)),
+        totals=Totals(counters=_counters(reading, profile), histograms=_histograms(reading)),
         findings=tuple(findings),
         verdict=verdict,
         judged=tuple(judged),
@@ -112,7 +113,7 @@ def _requests(reading: EngineReading) -> RequestsView | None:
     return RequestsView(live=live or None, waiting_by_reason=reading.waiting_by_reason)
 
 
-def _counters(reading: EngineReading) -> dict[str, Series]:
+def _counters(reading: EngineReading, profile: EngineProfile) -> dict[str, Series]:
     counters: dict[str, Series] = {}
     for name in _PLAIN:
         if (value := getattr(reading, name)) is not None:
@@ -120,10 +121,21 @@ def _counters(reading: EngineReading) -> dict[str, Series]:
     if reading.preemptions_total is not None:
         counters["preemptions_total"] = {(PreemptionMode.RECOMPUTE.word,): reading.preemptions_total}
     if reading.finished_total is not None:
-        counters["requests_total"] = {(word, TENANT): value for word, value in reading.finished_total.items()}
+        ended = _in_words(reading.finished_total, profile.words_of("finished_total"))
+        counters["requests_total"] = {(word, TENANT): value for word, value in ended.items()}
     if reading.rejections_total is not None:
-        counters["rejections_total"] = {(word,): value for word, value in reading.rejections_total.items()}
-    return counters
+        refused = _in_words(reading.rejections_total, profile.words_of("rejections_total"))
+        counters["rejections_total"] = {(word,): value for word, value in refused.items()}
+    return {name: series for name, series in counters.items() if series}
+
+
+def _in_words(counts: Mapping[str, float], words: Mapping[str, str]) -> dict[str, float]:
+    """Counts by the project's words; what has none is left out."""
+    sums: dict[str, float] = {}
+    for own, value in counts.items():
+        if own in words:
+            sums[words[own]] = sums.get(words[own], 0.0) + value
+    return sums
 
 
 def _histograms(reading: EngineReading) -> dict[str, Mapping[Labels, HistogramView]]:

@@ -46,7 +46,8 @@ class FamilySpec:
 
     The value is multiplied by `scale`, and `offset` added. A signal in blocks whose `unit` is tokens is divided by the
     block size. `required`: a page of a version that should have the family and lacks it is incomplete. `only` keeps
-    the series whose labels have these values, `words` maps values of `label` to the project's words.
+    the series whose labels have these values, `words` maps the engine's words in `label` to the project's; a reading
+    keeps the engine's.
     """
 
     signal: str
@@ -106,6 +107,10 @@ class EngineProfile:
     first_of: Mapping[str, str] = field(default_factory=dict)
     pool: str = "kv"
     traces_of_transfers: tuple[str, ...] = ()
+
+    def words_of(self, signal: str) -> Mapping[str, str]:
+        """The project's words for an engine's in one signal; empty where it has none."""
+        return next((spec.words for spec in self.families if spec.signal == signal), {})
 
     def covers(self, name: NameSince, version: str | None) -> bool:
         """Whether a page of that version range may have the name; of an unknown version it may have any."""

@@ -22,8 +22,8 @@ class EngineReading:
 
     Blocks are of the pool the engine tells of. `available_blocks` are free or kept for reuse, where the engine does not
     tell the two apart. `capacity_tokens` and `active_tokens` are for engines that count no blocks. `elsewhere` are
-    requests in queues beside the waiting one, `transfers` those whose KV moves, `deferred` those that wait for
-    something that is no capacity, `deferred_releases` ended ones that still hold blocks.
+    requests in queues beside the waiting one, `transfers` those whose KV moves (by stage in `fetch_stages`), `deferred`
+    those that wait for something that is no capacity, `deferred_releases` ended ones that still hold blocks.
     """
 
     engine: str
@@ -49,6 +49,7 @@ class EngineReading:
     deferred: int | None = None
     elsewhere: int | None = None
     transfers: int | None = None
+    fetch_stages: Counts | None = None
     deferred_releases: int | None = None
     held_by_sessions_tokens: int | None = None
     preemptions_total: float | None = None
@@ -56,6 +57,7 @@ class EngineReading:
     prefix_queried_tokens_total: float | None = None
     prefix_hit_tokens_total: float | None = None
     prompt_tokens_total: float | None = None
+    transferred_tokens_total: float | None = None
     generation_tokens_total: float | None = None
     finished_total: Mapping[str, float] | None = None
     rejections_total: Mapping[str, float] | None = None
@@ -84,6 +86,7 @@ _TOTALS = (
     "prefix_queried_tokens_total",
     "prefix_hit_tokens_total",
     "prompt_tokens_total",
+    "transferred_tokens_total",
     "generation_tokens_total",
     "iterations_total",
 )
@@ -119,8 +122,9 @@ def read(
         "damaged_lines": page.damaged_lines,
     }
     readings = []
-    for rank in ranks_of(profile, page):
-        known = RankPage(profile, version, page, rank)
+    ranks = ranks_of(profile, page)
+    for rank in ranks:
+        known = RankPage(profile, version, page, rank, alone=len(ranks) == 1)
         readings.append(EngineReading(rank=rank, model=known.model(), **common, **_values(known)))
     return tuple(readings)
 
@@ -130,8 +134,11 @@ def _values(known: RankPage) -> dict[str, Any]:
     values |= {name: count(known.number(name)) for name in _TOTALS}
     values |= {name: known.by_word(name) for name in _BY_WORD}
     values |= {name: known.histogram(name) for name in _HISTOGRAMS}
-    reasons = known.by_word("waiting_by_reason")
-    values["waiting_by_reason"] = None if reasons is None else {key: int(value) for key, value in reasons.items()}
+    for name in ("waiting_by_reason", "fetch_stages"):
+        counts = known.by_word(name)
+        values[name] = None if counts is None else {key: int(value) for key, value in counts.items()}
+    if values["transfers"] is None and values["fetch_stages"] is not None:
+        values["transfers"] = sum(values["fetch_stages"].values())
     deferred = known.number("deferred")
     values["deferred"] = (
         whole(deferred) if deferred is not None else (values["waiting_by_reason"] or {}).get("deferred")

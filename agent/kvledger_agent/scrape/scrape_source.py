@@ -187,7 +187,7 @@ class ScrapeSource:
                     own,
                     scraped_verdict(profile, own, judged, gone=gone),
                     name=self.endpoint.name,
-                    pool=profile.pool,
+                    profile=profile,
                     judged=judged,
                     seq=self._seq,
                     last_served=gone is not None,

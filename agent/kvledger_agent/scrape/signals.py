@@ -16,21 +16,20 @@ Own = list[tuple[dict[str, str], float]]
 
 
 def ranks_of(profile: EngineProfile, page: Page) -> tuple[int, ...]:
-    """The ranks on a page; `(0,)` where the engine has no label for them. A label that is no rank is none."""
-    found = {
-        rank
+    """The ranks on a page; `(0,)` where no series has a label for them, none where no series can be read."""
+    series = [
+        labels
         for spec in profile.families
-        if spec.shape is Shape.VALUE
         for name in spec.names
-        for labels, _ in page.samples(name.name)
-        if (rank := rank_of(profile, labels)) is not None
-    }
-    return tuple(sorted(found)[:MAX_RANKS])
+        for labels, _ in page.samples(_sample_name(spec, name.name))
+    ]
+    texts = {labels[profile.rank_label] for labels in series if profile.rank_label in labels}
+    found = {rank for text in texts if (rank := _rank(text)) is not None}
+    return tuple(sorted(found)[:MAX_RANKS]) if texts else (0,) if series else ()
 
 
-def rank_of(profile: EngineProfile, labels: Mapping[str, str]) -> int | None:
-    """The rank a series is of; 0 without a rank label, None for one that is no number."""
-    text = labels.get(profile.rank_label, "0") if profile.rank_label else "0"
+def _rank(text: str) -> int | None:
+    """The rank that a label's value says; None for one that is no rank."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else None
 
 
@@ -58,10 +57,10 @@ def reported_signals(profile: EngineProfile, version: str | None, page: Page) ->
 
 
 class RankPage:
-    """The series of one rank."""
+    """The series of one rank. Those without a rank label are its own where it is the only one, else nobody's."""
 
-    def __init__(self, profile: EngineProfile, version: str | None, page: Page, rank: int) -> None:
-        self.profile, self._version, self._page, self._rank = profile, version, page, rank
+    def __init__(self, profile: EngineProfile, version: str | None, page: Page, rank: int, *, alone: bool) -> None:
+        self.profile, self._version, self._page, self._rank, self._alone = profile, version, page, rank, alone
         self._specs = {spec.signal: spec for spec in profile.families}
 
     def number(self, signal: str) -> float | None:
@@ -95,7 +94,7 @@ class RankPage:
         return spec.unit if spec else ""
 
     def by_word(self, signal: str) -> dict[str, float] | None:
-        """A signal by label value, in the project's words where the profile has them; None where it is not known."""
+        """A signal by label value, in the engine's words; None where it is not known."""
         spec = self._specs.get(signal)
         if spec is None or spec.shape is not Shape.BY:
             return None
@@ -105,11 +104,9 @@ class RankPage:
             return None
         sums: dict[str, float] = {}
         for labels, value in own:
-            key = labels[spec.label or ""]
-            word = spec.words.get(key, "") if spec.words else key
-            if word:
-                sums[word] = sums.get(word, 0.0) + value
-        return sums or None
+            word = labels[spec.label or ""]
+            sums[word] = sums.get(word, 0.0) + value
+        return sums
 
     def histogram(self, signal: str) -> HistogramView | None:
         """A histogram with the page's own bounds; None where any part of it is not known or does not fit."""
@@ -159,7 +156,12 @@ class RankPage:
         return own
 
     def _mine(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        return ((k, v) for k, v in self._page.samples(name) if rank_of(self.profile, k) == self._rank)
+        label = self.profile.rank_label or ""
+        return (
+            (labels, value)
+            for labels, value in self._page.samples(name)
+            if (_rank(labels[label]) == self._rank if label in labels else self._alone)
+        )
 
     def _unsure(self, name: str) -> bool:
         return self._page.truncated or name in self._page.damaged

@@ -30,6 +30,14 @@ IDLE_PERIODS = 3
 _MOVING = ("prompt_tokens_total", "generation_tokens_total", "iterations_total", "preemptions_total")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What moved between two readings: any work, or KV that is fetched from elsewhere."""
+
+    work: bool = False
+    fetches: bool = False
+
+
 @dataclass(slots=True)
 class _Since:
     """Since when a condition holds, in how many readings, and the finding it has become."""
@@ -60,18 +68,18 @@ class SymptomTracker:
         before, self._before = self._before, reading
         if before is not None and _restarted(before, reading):
             self._since, self._idle_periods, before = {}, [], None
-        moved = before is not None and _moved(before, reading)
-        self._count_idle_periods(reading, moved=moved)
+        moved = Moved() if before is None else Moved(work=_moved(before, reading), fetches=_fetched(before, reading))
+        self._count_idle_periods(reading, moved=moved.work)
         shown = dict(self._shown(reading, moved=moved))
         untold = set(SYMPTOM_KINDS) - set(self.judged(reading))
         # A page that is silent about a finding for once does not close it; a suspicion starts anew.
-        kept = {kind for kind, since in self._since.items() if kind in untold and since.finding and not moved}
+        kept = {kind for kind, since in self._since.items() if kind in untold and since.finding and not moved.work}
         self._since = {kind: since for kind, since in self._since.items() if kind in shown or kind in kept}
         for kind, what in shown.items():
             self._take(kind, what, reading)
         return tuple(since.finding for _, since in sorted(self._since.items()) if since.finding is not None)
 
-    def _shown(self, reading: EngineReading, *, moved: bool) -> Iterator[tuple[FindingKind, _Shown]]:
+    def _shown(self, reading: EngineReading, *, moved: Moved) -> Iterator[tuple[FindingKind, _Shown]]:
         """The conditions that hold at this reading."""
         for kind in self.judged(reading):
             shown = _CONDITIONS[kind](self._profile, reading, moved)
@@ -147,9 +155,9 @@ def _held(reading: EngineReading) -> int | None:
     return max(0, active - (reading.held_by_sessions_blocks or 0))
 
 
-def _idle_hold(profile: EngineProfile, reading: EngineReading, moved: bool) -> _Shown | None:
+def _idle_hold(profile: EngineProfile, reading: EngineReading, moved: Moved) -> _Shown | None:
     held = _held(reading)
-    if moved or not is_idle(reading) or not held or reading.deferred_releases:
+    if moved.work or not is_idle(reading) or not held or reading.deferred_releases:
         return None
     certainty = Certainty.POSSIBLE if _holds_last_value(profile) or reading.transfers_possible else Certainty.LIKELY
     return _Shown(
@@ -161,7 +169,7 @@ def _idle_hold(profile: EngineProfile, reading: EngineReading, moved: bool) -> _
     )
 
 
-def _out_of_range(profile: EngineProfile, reading: EngineReading, moved: bool) -> _Shown | None:
+def _out_of_range(profile: EngineProfile, reading: EngineReading, moved: Moved) -> _Shown | None:
     usage, capacity = reading.usage_ratio, reading.capacity_blocks
     most = max(reading.free_blocks or 0, reading.cached_blocks or 0, reading.active_blocks or 0)
     least = min(reading.free_blocks or 0, reading.cached_blocks or 0, reading.active_blocks or 0)
@@ -178,9 +186,9 @@ def _out_of_range(profile: EngineProfile, reading: EngineReading, moved: bool) -
     )
 
 
-def _waiting_without_running(profile: EngineProfile, reading: EngineReading, moved: bool) -> _Shown | None:
+def _waiting_without_running(profile: EngineProfile, reading: EngineReading, moved: Moved) -> _Shown | None:
     waiting = (reading.waiting or 0) - (reading.deferred or 0)
-    if moved or reading.running or waiting <= 0 or reading.transfers:
+    if moved.work or reading.running or waiting <= 0 or reading.transfers:
         return None
     return _Shown(
         seconds=STALL_SECONDS + _staleness(profile),
@@ -190,8 +198,8 @@ def _waiting_without_running(profile: EngineProfile, reading: EngineReading, mov
     )
 
 
-def _frozen_counters(profile: EngineProfile, reading: EngineReading, moved: bool) -> _Shown | None:
-    if moved or not reading.running:
+def _frozen_counters(profile: EngineProfile, reading: EngineReading, moved: Moved) -> _Shown | None:
+    if moved.work or not reading.running:
         return None
     return _Shown(
         seconds=FROZEN_SECONDS,
@@ -201,12 +209,17 @@ def _frozen_counters(profile: EngineProfile, reading: EngineReading, moved: bool
     )
 
 
-def _deferred(profile: EngineProfile, reading: EngineReading, moved: bool) -> _Shown | None:
-    if moved or reading.running or not reading.deferred:
+def _deferred(profile: EngineProfile, reading: EngineReading, moved: Moved) -> _Shown | None:
+    if not reading.deferred:
         return None
+    # Where the page tells of fetches, others may run meanwhile; elsewhere only a standstill says anything.
+    still = not moved.fetches if reading.fetch_stages is not None else not (moved.work or reading.running)
+    if not still:
+        return None
+    what = "no fetch moves" if reading.fetch_stages is not None else "none runs, and no counter moves"
     return _Shown(
         seconds=DEFERRED_SECONDS,
-        known="requests wait for something other than capacity, none runs, and no counter moves",
+        known=f"requests wait for something other than capacity, and {what}",
         certainty=Certainty.POSSIBLE,
         blind=f"for what: KV from elsewhere, a grammar or an adapter; {profile.blind}",
     )
@@ -227,6 +240,15 @@ def _moved(before: EngineReading, now: EngineReading) -> bool:
     pairs = [(getattr(before, name), getattr(now, name)) for name in _MOVING]
     pairs.append((_sum(before.finished_total), _sum(now.finished_total)))
     return any(a is not None and b is not None and b > a for a, b in pairs)
+
+
+def _fetched(before: EngineReading, now: EngineReading) -> bool:
+    """Whether fetches changed stage, brought tokens, or let a deferred request go."""
+    return (
+        before.fetch_stages != now.fetch_stages
+        or before.transferred_tokens_total != now.transferred_tokens_total
+        or (before.deferred or 0) > (now.deferred or 0)
+    )
 
 
 def _restarted(before: EngineReading, now: EngineReading) -> bool:
@@ -263,7 +285,7 @@ _JUDGES: dict[FindingKind, Callable[[EngineProfile, EngineReading], bool]] = {
         r.deferred is not None and r.running is not None and _has_progress(p, r)
     ),
 }
-_CONDITIONS: dict[FindingKind, Callable[[EngineProfile, EngineReading, bool], _Shown | None]] = {
+_CONDITIONS: dict[FindingKind, Callable[[EngineProfile, EngineReading, Moved], _Shown | None]] = {
     FindingKind.IDLE_HOLD: _idle_hold,
     FindingKind.USAGE_OUT_OF_RANGE: _out_of_range,
     FindingKind.WAITING_WITHOUT_RUNNING: _waiting_without_running,

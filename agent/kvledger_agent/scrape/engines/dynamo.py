@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvledger_agent.scrape.profile import EngineProfile, FamilySpec, NameSince, Semantics, VersionRange
 
 _PORT = "scrape the worker's system port (DYN_SYSTEM_PORT), not the frontend"
-_OLD, _NEW = "kvstats", "1.6"
+_OLD, _NEW = "<1.6", ">=1.6"
 
 PROFILE = EngineProfile(
     engine="dynamo",
@@ -19,7 +19,7 @@ PROFILE = EngineProfile(
         VersionRange(name=_NEW, present=("dynamo_component_total_blocks",)),
     ),
     # What counts as used is the engine's behind it, which this page does not name.
-    semantics=Semantics(usage_includes_evictable=None),
+    semantics=Semantics(usage_includes_evictable=None, usage_is_exact=True),
     rank_label="dp_rank",
     model_labels=("model", "model_name"),
     blind=(

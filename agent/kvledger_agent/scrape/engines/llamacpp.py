@@ -53,7 +53,7 @@ PROFILE = EngineProfile(
             remedy=_SLOTS,
         ),
         FamilySpec(
-            signal="available_blocks",
+            signal="free_blocks",
             names=(NameSince("llamacpp_slots_idle"),),
             unit="blocks",
             required=False,

@@ -101,10 +101,10 @@ PROFILE = EngineProfile(
         ),
         _family(
             "itl_seconds",
-            "time_per_output_token_seconds",
+            "iter_token_latency",
             unit="seconds",
             shape=Shape.HISTOGRAM,
-            blind="time per token",
+            blind="time between tokens",
         ),
         _family(
             "e2e_seconds",

@@ -6,7 +6,7 @@ from kvledger_agent.scrape.profile import EngineProfile, FamilySpec, NameSince, 
 
 _ENABLE = "start it with --enable-metrics (or read /v1/loads, which needs no flag)"
 _NEWER = "take 0.5.12 or newer"
-_LOADS, _OLD, _NEW = "/v1/loads", "<=0.5.10", ">=0.5.12"
+_LOADS, _OLD, _NEW = "any (/v1/loads)", "<=0.5.10", ">=0.5.12"
 """The first is no release: the load snapshot alone, where metrics are not switched on."""
 
 

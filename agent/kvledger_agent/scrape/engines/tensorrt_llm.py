@@ -46,8 +46,12 @@ PROFILE = EngineProfile(
     prefixes=("trtllm_",),
     markers=("trtllm_kv_cache_max_blocks", "trtllm_kv_cache_utilization", "trtllm_request_success_total"),
     versions=(
-        VersionRange(name=_FEW, absent=("trtllm_kv_cache_max_blocks",)),
-        VersionRange(name=_GAUGES, present=("trtllm_kv_cache_max_blocks",)),
+        # With its iteration statistics off, a newer release has none of its gauges, but these counters.
+        VersionRange(
+            name=_FEW,
+            absent=("trtllm_kv_cache_max_blocks", "trtllm_prompt_tokens_total", "trtllm_generation_tokens_total"),
+        ),
+        VersionRange(name=_GAUGES),
     ),
     semantics=Semantics(
         usage_includes_evictable=False,
@@ -57,7 +61,6 @@ PROFILE = EngineProfile(
                 "queue_seconds",
                 "e2e_seconds",
                 "ttft_seconds",
-                "itl_seconds",
                 "prompt_tokens_total",
                 "generation_tokens_total",
             }
@@ -77,8 +80,6 @@ PROFILE = EngineProfile(
             "usage_ratio",
             "kv_cache_utilization",
             unit="ratio",
-            since=None,
-            required=False,
             blind="how full the pool is",
         ),
         _family("running", "num_requests_running", unit="requests", blind="whether the engine works at all"),
@@ -122,15 +123,6 @@ PROFILE = EngineProfile(
             since=None,
             remedy=_REQUESTS,
             blind="time to first token",
-        ),
-        _family(
-            "itl_seconds",
-            "time_per_output_token_seconds",
-            unit="seconds",
-            shape=Shape.HISTOGRAM,
-            since=None,
-            remedy=_REQUESTS,
-            blind="time per token",
         ),
         _family(
             "e2e_seconds",

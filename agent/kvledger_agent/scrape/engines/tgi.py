@@ -42,11 +42,11 @@ PROFILE = EngineProfile(
     versions=(VersionRange(name="any"),),
     semantics=Semantics(
         usage_includes_evictable=False,
-        sampled_at_finish_only=frozenset({"queue_seconds", "e2e_seconds", "itl_seconds"}),
+        sampled_at_finish_only=frozenset({"queue_seconds", "e2e_seconds"}),
     ),
     blind=(
         "blocks in any number (only tokens reserved for the batch), blocks kept for reuse or shared, "
-        "waits by cause, time to first token"
+        "waits by cause, time to first token, time between tokens (only a mean per request)"
     ),
     families=(
         _family("running", "batch_current_size", unit="requests", blind="whether the engine works at all"),
@@ -88,14 +88,6 @@ PROFILE = EngineProfile(
             shape=Shape.HISTOGRAM,
             required=False,
             blind="how long requests wait (of those that end)",
-        ),
-        _family(
-            "itl_seconds",
-            "request_mean_time_per_token_duration",
-            unit="seconds",
-            shape=Shape.HISTOGRAM,
-            required=False,
-            blind="mean time per token",
         ),
     ),
 )

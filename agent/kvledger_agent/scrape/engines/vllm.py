@@ -23,7 +23,7 @@ PROFILE = EngineProfile(
     markers=("vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     versions=(
         VersionRange(name="0.8", present=("vllm:gpu_cache_usage_perc",), absent=("vllm:kv_cache_usage_perc",)),
-        VersionRange(name="0.9", present=("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc")),
+        VersionRange(name="0.9-0.10", present=("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc")),
         VersionRange(
             name="0.10-0.31",
             present=("vllm:kv_cache_usage_perc",),
@@ -73,7 +73,7 @@ PROFILE = EngineProfile(
         ),
         FamilySpec(
             signal="usage_ratio",
-            names=(NameSince("vllm:kv_cache_usage_perc", since="0.9"), NameSince("vllm:gpu_cache_usage_perc")),
+            names=(NameSince("vllm:kv_cache_usage_perc", since="0.9-0.10"), NameSince("vllm:gpu_cache_usage_perc")),
             unit="ratio",
             blind="how full the pool is: idle holds and a usage out of range cannot be told",
             remedy=_STATS,
@@ -107,8 +107,8 @@ PROFILE = EngineProfile(
         FamilySpec(
             signal="prefix_queried_tokens_total",
             names=(
-                NameSince("vllm:prefix_cache_queries_total", since="0.9"),
-                NameSince("vllm:gpu_prefix_cache_queries_total", since="0.9", until="0.9"),
+                NameSince("vllm:prefix_cache_queries_total", since="0.9-0.10"),
+                NameSince("vllm:gpu_prefix_cache_queries_total", since="0.9-0.10", until="0.9-0.10"),
             ),
             unit="tokens",
             required=False,
@@ -118,8 +118,8 @@ PROFILE = EngineProfile(
         FamilySpec(
             signal="prefix_hit_tokens_total",
             names=(
-                NameSince("vllm:prefix_cache_hits_total", since="0.9"),
-                NameSince("vllm:gpu_prefix_cache_hits_total", since="0.9", until="0.9"),
+                NameSince("vllm:prefix_cache_hits_total", since="0.9-0.10"),
+                NameSince("vllm:gpu_prefix_cache_hits_total", since="0.9-0.10", until="0.9-0.10"),
             ),
             unit="tokens",
             required=False,
@@ -169,12 +169,23 @@ PROFILE = EngineProfile(
             remedy=_STATS,
         ),
         FamilySpec(
-            signal="transfers",
+            signal="fetch_stages",
             names=(NameSince("vllm:num_requests_kv_fetch_by_stage", since="0.32"),),
             unit="requests",
+            shape=Shape.BY,
+            label="stage",
             required=False,
             blind="requests whose KV comes from elsewhere",
             remedy="reported where a KV connector consumes",
+        ),
+        FamilySpec(
+            signal="transferred_tokens_total",
+            names=(NameSince("vllm:prompt_tokens_by_source_total", since="0.32"),),
+            unit="tokens",
+            only={"source": "external_kv_transfer"},
+            required=False,
+            blind="whether KV comes from elsewhere",
+            remedy=_NO_SWITCH,
         ),
         FamilySpec(
             signal="ttft_seconds",

@@ -1,0 +1,1 @@
+"""Engines seen through their pages."""
