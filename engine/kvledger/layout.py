@@ -62,6 +62,7 @@ CONTROL_WORDS: tuple[tuple[str, str], ...] = (
     ("free_pin_count", "entries of pin.free_pins in use"),
     ("instrument_failed", "1 once a mirroring instrument has switched itself off"),
     ("tenant_count", "tenant columns in use, without the last"),
+    ("mirror_corrections", "blocks that a mirroring instrument found changed by no way it watches, and corrected"),
 )  # fmt: skip
 CONTROL_SIZE = 64
 CONTROL_INDEX = {name: index for index, (name, _) in enumerate(CONTROL_WORDS)}
@@ -137,6 +138,13 @@ def _specs(limits: Limits, stats_values: int) -> Iterator[tuple[str, str | np.dt
     yield "ring.events", EVENT, (limits.event_records,), "", "lifecycle events; record i lies at i mod size"
     yield "ring.summaries", SUMMARY, (limits.summary_records,), "", "ended requests; record i lies at i mod size"
     yield "ring.peaks", PEAK, (limits.peak_records,), "", "per-second peaks; second s lies at s mod size"
+    yield (
+        "instrument.failure",
+        "S240",
+        (1,),
+        "",
+        "why a mirroring instrument switched itself off, once instrument_failed",
+    )
 
 
 def _dtype_json(dtype: np.dtype[Any]) -> str | list[dict[str, Any]]:

@@ -126,6 +126,7 @@ class Reader:
             writer_pid=pid,
             published_seq=stats.whole("seq"),
             left_out=left_out,
+            instrument_failure=self._instrument_failure(control),
         )
 
     def _stats(self) -> NDArray[np.float64] | None:
@@ -150,6 +151,11 @@ class Reader:
                 return copy
             self.retries += 1
         return None
+
+    def _instrument_failure(self, control: Mapping[str, int]) -> str | None:
+        if not control["instrument_failed"]:
+            return None
+        return bytes(self._sections.read("instrument.failure")[0]).decode(errors="replace") or "no reason was stored"
 
     def _control(self) -> dict[str, int]:
         return self._sections.control()

@@ -66,7 +66,13 @@ def slot_sections(limits: Limits) -> Iterator[Spec]:
     yield "slot.changed_seq", "<u8", (r,), "", "publication that last changed serial, state or table of the slot"
     yield "slot.state", "u1", (r,), "", "request state"
     yield "slot.request_class", "u1", (r,), "", "request class"
-    yield "slot.queue", "u1", (r,), "", "wait queue; 255 = arrived, not yet looked at"
+    yield (
+        "slot.queue",
+        "u1",
+        (r,),
+        "",
+        "wait queue; 1 + n = waits by itself for cause n; 255 = arrived, not yet looked at",
+    )
     yield "slot.finish_reason", "u1", (r,), "", "finish reason, once finishing"
     yield "slot.cancel_cause", "u1", (r,), "", "cancel cause + 1; 0 = not cancelled"
     yield "slot.tenant", "<i2", (r,), "", "tenant column"

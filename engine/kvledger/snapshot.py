@@ -18,6 +18,8 @@ from kvledger.words import RequestState, WaitCause
 __all__ = ["HistogramValue", "PinTable", "ReadStatus", "Sample", "SlotTable", "StatsView"]
 
 NOT_LOOKED_AT = 255
+OWN_CAUSE = 1
+"""`slot.queue` of a request that waits by itself is this plus the number of its cause."""
 _WAITING = (int(RequestState.WAITING), int(RequestState.PREEMPTED), int(RequestState.SWAPPED))
 
 
@@ -48,7 +50,8 @@ class Sample:
     `clock_ns` is the ledger clock at the publication of `stats`; `now_ns` the ledger clock now, which stands at
     `clock_ns` for a virtual clock and for an engine that is gone, and where it was for a recording.
     `heartbeat_age_seconds` is None where the two clocks cannot be compared. `left_out` counts
-    requests that were being changed and have no earlier good row.
+    requests that were being changed and have no earlier good row. `instrument_failure` says why whoever mirrors an
+    engine into the ledger has switched itself off, None while nobody has.
     """
 
     head: Head
@@ -65,6 +68,7 @@ class Sample:
     writer_pid: int | None
     published_seq: int
     left_out: int
+    instrument_failure: str | None = None
 
     @property
     def status_then(self) -> ReadStatus:
@@ -80,6 +84,8 @@ class Sample:
         causes = np.full(len(self.slots), -1, np.int8)
         waiting = self.slots.waiting
         causes[waiting] = self._queue_cause()
+        alone = waiting & self._alone()
+        causes[alone] = self.slots.queue[alone] - OWN_CAUSE
         causes[waiting & (self.slots.queue == NOT_LOOKED_AT)] = int(WaitCause.STEP)
         return causes
 
@@ -90,14 +96,22 @@ class Sample:
 
     def _wait_seconds(self) -> F64:
         waits = self.slots.wait_seconds.astype(np.float64)
-        queued = self.slots.waiting & (self.slots.queue != NOT_LOOKED_AT)
+        alone = self.slots.waiting & self._alone()
+        queued = self.slots.waiting & (self.slots.queue != NOT_LOOKED_AT) & ~alone
         clock = self.stats.wait_clock.copy()
         clock[self._queue_cause()] += max(0.0, (self.now_ns - self.stats.whole("queue_since_ns")) / 1e9)
         waits[queued] += np.maximum(clock - self.slots.wait_base[queued], 0.0)
-        fresh = self.slots.waiting & ~queued
+        own = self.slots.queue[alone].astype(np.intp) - OWN_CAUSE
+        waits[alone, own] += np.maximum(np.float64(self.now_ns) / 1e9 - self.slots.wait_base[alone, own], 0.0)
+        fresh = self.slots.waiting & ~queued & ~alone
         since = np.float64(self.now_ns) - self.slots.queued_ns[fresh].astype(np.float64)
         waits[fresh, int(WaitCause.STEP)] += np.maximum(since / 1e9, 0.0)
         return waits
+
+    def _alone(self) -> NDArray[np.bool_]:
+        """Rows whose number of a queue says that they wait for a cause of their own."""
+        own: NDArray[np.bool_] = (self.slots.queue >= OWN_CAUSE) & (self.slots.queue < OWN_CAUSE + len(WaitCause))
+        return own
 
     def _queue_cause(self) -> int:
         cause = self.stats.whole("queue_cause")

@@ -147,9 +147,17 @@ class Rings:
     peaks: NDArray[Any]
 
 
+@dataclass(slots=True)
+class Instrument:
+    """Why a mirroring instrument switched itself off, shape (1,)."""
+
+    failure: Bytes
+
+
 PREFIXES: dict[type[Any], str] = {
     Blocks: "block", Free: "free", Index: "index", Evict: "evict", Arena: "arena",
     Pins: "pin", Tenants: "tenant", SlotColumns: "slot", Slots: "slot", Rings: "ring",
+    Instrument: "instrument",
 }  # fmt: skip
 
 View = TypeVar("View")

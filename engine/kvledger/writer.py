@@ -26,7 +26,7 @@ from kvledger.limits import Limits
 from kvledger.ring import RingWriter
 from kvledger.stats import Stats
 from kvledger.stores import Hook
-from kvledger.views import Arena, Blocks, Evict, Free, Index, Pins, Rings, Slots, Tenants, build
+from kvledger.views import Arena, Blocks, Evict, Free, Index, Instrument, Pins, Rings, Slots, Tenants, build
 from kvledger.words import Event
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Ledger:
         """`seq` as a 0-d array: storing it into an array of stamps needs no conversion, which is most of a store."""
         self.now_value: NDArray[np.int64] = np.array(self.now_ns)
         """`now_ns` of the open publication's begin, likewise."""
+        self.instrument = build(Instrument, section)
         self._published = section("stats")
         self._events = RingWriter(self.rings.events, self.control, "events")
         self._summaries = RingWriter(self.rings.summaries, self.control, "summaries")
@@ -270,6 +271,15 @@ class Ledger:
     def overflow(self, count: int = 1) -> None:
         """Count records for which a section had no room: never fatal, never hidden."""
         self.control[CONTROL_INDEX["overflows"]] += count
+
+    def instrument_failed(self, why: str) -> None:
+        """Say for good that whoever mirrors an engine into this ledger has given up. Publishes nothing.
+
+        A publication that was open stays open: what it has half changed is stamped, and nobody judges it.
+        """
+        failure = self.instrument.failure
+        failure[0] = why.encode(errors="replace")[: failure.dtype.itemsize]
+        self.control[CONTROL_INDEX["instrument_failed"]] = 1
 
     # -- life -----------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ def sections() -> str:
     names |= {name: getattr(limits, name) for name in sorted(derived)}
     size = plan_layout(limits).stats.size
     names |= {"groups": 3, "causes": 10, "words": 64, "buffers": 2, "stats.size": size}
+    names["1"] = 1
     by_number = {number: name for name, number in names.items()}
     assert len(by_number) == len(names), "two sizes are equal: choose other limits"
     return _table(

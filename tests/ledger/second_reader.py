@@ -302,7 +302,10 @@ class SecondReader:
         found = []
         for row in sample["slots"]:
             waits = dict(zip(causes, row["wait_seconds"], strict=True))
-            if row["state"] in WAITING and row["queue"] != NOT_LOOKED_AT:
+            if row["state"] in WAITING and 1 <= row["queue"] <= len(causes):
+                alone = causes[row["queue"] - 1]
+                waits[alone] += max(0.0, now_ns / 1e9 - row["wait_base"][row["queue"] - 1])
+            elif row["state"] in WAITING and row["queue"] != NOT_LOOKED_AT:
                 for cause, base in zip(causes, row["wait_base"], strict=True):
                     waits[cause] += max(0.0, clock[cause] - base)
             elif row["state"] in WAITING:

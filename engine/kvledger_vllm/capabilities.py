@@ -1,0 +1,50 @@
+"""What this vLLM has that the instrument needs, attribute by attribute. What is missing turns one capability off."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from kvledger_vllm.errors import InstrumentError
+
+NEEDED = (
+    "requests", "running", "waiting", "schedule", "update_from_output", "add_request", "finish_requests",
+    "_free_blocks", "_free_request", "has_requests", "vllm_config", "kv_cache_config", "scheduler_config",
+    "kv_cache_manager.block_pool.blocks", "kv_cache_manager.block_pool.free_block_queue.num_free_blocks",
+    "kv_cache_manager.block_pool.get_new_blocks", "kv_cache_manager.block_pool.touch",
+    "kv_cache_manager.block_pool.free_blocks", "kv_cache_manager.block_pool.null_block",
+    "kv_cache_manager.coordinator.single_type_managers", "kv_cache_manager.free",
+)  # fmt: skip
+"""Without any of these there is no truthful mirror at all."""
+
+OPTIONAL = {
+    "_preempt_request": "preemptions, and the tokens they lose",
+    "_free_cow_retained_blocks": "pins of copy-on-write ends, told from deferred frees",
+    "deferred_frees": "pins of deferred frees",
+    "deferred_waiting": "the wait cause `deferred`",
+    "reset_prefix_cache": "prefix cache resets",
+    "shutdown": "clean stops",
+    "kv_cache_manager.record_prefix_cache_stats": "prefix look-ups and hits",
+    "kv_cache_manager.block_pool._maybe_evict_cached_block": "evictions",
+    "kv_cache_manager.coordinator.allocate_new_computed_blocks": "blocks of requests that hold them before they run",
+}
+"""Attribute of the scheduler -> what is not seen without it."""
+
+
+def has(scheduler: Any, path: str) -> bool:
+    """Whether a scheduler has an attribute, dots followed."""
+    try:
+        attrgetter(path)(scheduler)
+    except AttributeError:
+        return False
+    return True
+
+
+def blind_spots(scheduler: Any) -> list[str]:
+    """One sentence for each capability this vLLM lacks. Raises `InstrumentError` where there can be no mirror."""
+    missing = [path for path in NEEDED if not has(scheduler, path)]
+    if missing:
+        raise InstrumentError(f"this vLLM's scheduler has no {', '.join(missing)}")
+    return [
+        f"this vLLM has no {path}: not seen are {what}" for path, what in OPTIONAL.items() if not has(scheduler, path)
+    ]

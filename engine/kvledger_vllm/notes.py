@@ -1,0 +1,46 @@
+"""What the hooks saw since the last publication. Holds vLLM's own objects, for as long as an entry point runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Notes:
+    """Collected by `kvledger_vllm.hooks`, applied and emptied by `kvledger_vllm.publication`.
+
+    `touched` and `fresh` (taken from the free queue) are blocks of vLLM's, `dirty` ids of requests whose tables may
+    have changed in any way. Times are CLOCK_MONOTONIC nanoseconds.
+    """
+
+    touched: list[Any] = field(default_factory=list)
+    fresh: list[Any] = field(default_factory=list)
+    dirty: set[str] = field(default_factory=set)
+    arrived: list[Any] = field(default_factory=list)
+    preempted: list[tuple[Any, int]] = field(default_factory=list)
+    """Requests, and the tokens they had computed."""
+    ending: list[tuple[Any, int]] = field(default_factory=list)
+    """Requests that ended, and when they were told to."""
+    freed: dict[str, int] = field(default_factory=dict)
+    """Ids of requests that gave everything back, and when."""
+    hits: list[tuple[Any, int]] = field(default_factory=list)
+    """Requests that were admitted with a look-up in the prefix cache, and the tokens found."""
+    popped: list[tuple[Any, str]] = field(default_factory=list)
+    """Lists of blocks whose return may be deferred, and the request that held them."""
+    copied: list[Any] = field(default_factory=list)
+    """Entries of the deferred frees that are ends of copies."""
+    evictions: int = 0
+    all_cached: bool = False
+    """The whole prefix cache was reset."""
+    cancelled_by_engine: bool = False
+
+    def clear(self) -> None:
+        """Empty the notes; the lists stay the same objects, since the hooks hold them."""
+        for kept in (
+            self.touched, self.fresh, self.dirty, self.arrived, self.preempted,
+            self.ending, self.freed, self.hits, self.popped, self.copied,
+        ):  # fmt: skip
+            if kept:
+                kept.clear()
+        self.evictions, self.all_cached, self.cancelled_by_engine = 0, False, False

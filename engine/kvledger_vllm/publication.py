@@ -1,0 +1,213 @@
+"""One publication: what the hooks noted during an entry point of the scheduler, made visible in the ledger.
+
+Owns the order of things. Blocks and slots are stamped first; released tables are read before blocks begin anew, and
+tables are extended before counts change, so that clocks and charges come out right.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+
+from kvledger.words import Event, PreemptedFate, PreemptionMode, RequestState, WaitCause
+from kvledger.writer import Ledger
+from kvledger_vllm.causes import head_cause
+from kvledger_vllm.ending import Ending
+from kvledger_vllm.holdings import Holdings, Plan
+from kvledger_vllm.mirror import Change, Mirror
+from kvledger_vllm.notes import Notes
+from kvledger_vllm.pins import Pins
+from kvledger_vllm.requests import Requests
+from kvledger_vllm.scan import RollingScan
+from kvledger_vllm.steps import Steps
+from kvledger_vllm.tokens import Tokens
+from kvledger_vllm.waits import Waits
+
+
+class Entry(Enum):
+    """What kind of entry point has ended."""
+
+    SCHEDULE = auto()
+    UPDATE = auto()
+    OTHER = auto()
+
+
+class Publisher:
+    """The mirror of one scheduler: everything of its ledger, changed in publications."""
+
+    def __init__(self, ledger: Ledger, scheduler: Any, notes: Notes) -> None:
+        manager = scheduler.kv_cache_manager
+        pool, managers = manager.block_pool, tuple(manager.coordinator.single_type_managers)
+        self._ledger, self._scheduler, self._notes = ledger, scheduler, notes
+        self._slots, self._values = ledger.slots, ledger.stats.values
+        self._requests = Requests(ledger, reserve=ledger.limits.max_num_seqs)
+        self._mirror = Mirror(ledger, pool)
+        self._holdings = Holdings(ledger, self._requests, self._mirror, managers, pool)
+        self._waits, self._ending = Waits(ledger), Ending(ledger, self._requests)
+        self._pins = Pins(ledger, pool, getattr(scheduler, "deferred_frees", None))
+        self._tokens, self._steps = Tokens(ledger, self._requests, scheduler), Steps(ledger)
+        self._scan = RollingScan(ledger, pool)
+        self._take_handles()
+        notes.touched += [block for block in pool.blocks[1:] if block.ref_cnt or block.block_hash is not None]
+
+    def _take_handles(self) -> None:
+        stats = self._ledger.stats
+        self._running, self._waiting = stats.gauge("running"), stats.gauge("waiting")
+        self._last_token = stats.gauge("last_token_ns")
+        self._prompted, self._evictions = stats.counter("prompt_tokens_total"), stats.counter("evictions_total")
+        self._queried, self._hit = (stats.counter(f"prefix_{word}_tokens_total") for word in ("queried", "hit"))
+        self._failures = stats.counter("allocation_failures_total")
+        self._preemptions = stats.counter("preemptions_total", mode=PreemptionMode.RECOMPUTE.word)
+        self._recomputed = stats.counter("recomputed_tokens_total")
+        self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
+        self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
+
+    def publish(self, kind: Entry, began_ns: int, ended_ns: int, output: Any = None, throttled: bool = False) -> None:
+        """Publish what an entry point has changed. `output` is the scheduler output of a schedule or an update."""
+        ledger, notes = self._ledger, self._notes
+        ledger.begin()
+        self._arrive()
+        if notes.all_cached:
+            notes.touched += self._mirror.cached()
+        plan = self._holdings.plan(*self._candidates(kind, output), self._scheduler.requests)
+        released = self._change(plan)
+        self._preempt(released)
+        if kind is Entry.SCHEDULE:
+            self._scheduled(output, throttled)
+            self._steps.scheduled(began_ns, ended_ns)
+        elif kind is Entry.UPDATE:
+            self._tokens.updated(output)
+            self._steps.updated(began_ns, ended_ns)
+        self._end(released, ended_ns)
+        self._count()
+        notes.clear()
+        ledger.end(idle=self._is_idle())
+        self._steps.published(ledger.clock.now_ns() - ended_ns)
+
+    def _is_idle(self) -> bool:
+        return not self._scheduler.has_requests()
+
+    # -- blocks and tables ----------------------------------------------------------------------------------------
+
+    def _candidates(self, kind: Entry, output: Any) -> tuple[list[str], set[str]]:
+        """(requests whose tables grew, requests whose tables may have changed in any way)."""
+        dirty = self._notes.dirty
+        dirty.update(request.request_id for request, _ in self._notes.ending)
+        if kind is not Entry.SCHEDULE:
+            return [], dirty
+        dirty.update(data.req_id for data in output.scheduled_new_reqs)
+        cached = output.scheduled_cached_reqs
+        dirty.update(cached.resumed_req_ids)
+        grown = [i for i, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is not None]
+        return grown, dirty
+
+    def _change(self, plan: Plan) -> dict[int, int]:
+        """Make the changes of blocks and tables. Returns how many blocks each slot gave up whose table began anew."""
+        notes = self._notes
+        self._apply(self._mirror.look(notes.touched, notes.fresh), plan)
+        self._pins.sync(notes, self._serials())
+        # Only now: what was noted must be in the ledger before anything counts as changed behind the hooks.
+        if wrong := self._scan.differing():
+            self._apply(self._mirror.look(wrong, ()), Plan())
+        return {slot: len(blocks) for slot, blocks in plan.cleared.items()}
+
+    def _apply(self, change: Change, plan: Plan) -> None:
+        ledger, mirror = self._ledger, self._mirror
+        ledger.stamp(np.concatenate((change.ids, change.moved, plan.blocks())))
+        self._slots.changed_seq[plan.slots()] = ledger.seq_value
+        mirror.begin(change)
+        self._holdings.clear(plan)
+        mirror.allocate(change)
+        self._holdings.extend(plan)
+        mirror.end(change)
+
+    def _serials(self) -> dict[str, int]:
+        slot_of, serial = self._requests.slot_of, self._slots.serial
+        return {i: serial.item(slot_of[i]) for _, i in self._notes.popped if i in slot_of}
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        for request in self._notes.arrived:
+            self._values[self._prompted] += request.num_prompt_tokens
+            slot = self._requests.arrive(request)
+            if slot is not None:
+                self._waits.arrive(slot)
+
+    def _preempt(self, released: dict[int, int]) -> None:
+        for request, computed in self._notes.preempted:
+            slot, slots = self._requests.require(request), self._slots
+            self._requests.move(slot, RequestState.PREEMPTED)
+            slots.preemptions[slot] += 1
+            self._requests.lost_tokens[slot] = computed
+            self._waits.return_to(slot)
+            blocks = released.get(slot, 0)
+            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=blocks)
+            self._values[self._preemptions] += 1
+            self._values[self._failures] += 1
+            size = self._ledger.limits.groups[0].block_size_tokens
+            kept = min(blocks, computed // size) if self._ledger.limits.prefix_caching else 0
+            self._values[self._kept] += kept
+            self._values[self._recycled] += blocks - kept
+
+    def _scheduled(self, output: Any, throttled: bool) -> None:
+        self._waits.look()
+        for request_id in self._admitted(output):
+            self._admit(self._scheduler.requests[request_id])
+        for request, tokens in self._notes.hits:
+            if request.num_preemptions == 0:
+                self._slots.hit_tokens[self._requests.require(request)] = tokens
+                self._values[self._queried] += request.num_tokens
+                self._values[self._hit] += tokens
+        self._tokens.scheduled(output)
+        self._blocked(output, throttled)
+
+    def _admitted(self, output: Any) -> list[str]:
+        new = [data.req_id for data in output.scheduled_new_reqs]
+        return new + list(output.scheduled_cached_reqs.resumed_req_ids)
+
+    def _admit(self, request: Any) -> None:
+        slot, slots = self._requests.require(request), self._slots
+        self._waits.leave(slot)
+        self._requests.move(slot, RequestState.RUNNING)
+        self._values[self._last_token] = self._ledger.now_ns
+        lost = self._requests.lost_tokens.pop(slot, 0)
+        found = next((tokens for hit, tokens in self._notes.hits if hit is request), 0)
+        self._values[self._recomputed] += max(0, lost - found)
+        self._ledger.event(Event.ADMITTED, slots.serial.item(slot), blocks=self._holdings.held(slot))
+
+    def _blocked(self, output: Any, throttled: bool) -> None:
+        deferred = getattr(self._scheduler, "deferred_waiting", None)
+        slot_of = self._requests.slot_of
+        self._waits.part({slot_of[r.request_id] for r in deferred if r.request_id in slot_of} if deferred else set())
+        if not self._waits.queued:
+            return
+        cause = head_cause(self._scheduler, output, preempted=bool(self._notes.preempted), may_throttle=throttled)
+        self._waits.blocked_by(cause)
+        if cause is WaitCause.POOL:
+            self._values[self._failures] += 1
+
+    def _end(self, released: dict[int, int], ended_ns: int) -> None:
+        notes, slot_of = self._notes, self._requests.slot_of
+        for request, told_ns in notes.ending:
+            slot = slot_of.get(request.request_id)
+            if slot is None:
+                self._requests.forget_standing(request.request_id)
+                continue
+            self._waits.leave(slot)
+            held = released.get(slot, 0) or self._holdings.held(slot)
+            self._ending.ended(request, slot, told_ns=told_ns, by_engine=notes.cancelled_by_engine, held_blocks=held)
+        for request_id, at_ns in notes.freed.items():
+            slot = slot_of.get(request_id)
+            if slot is not None:
+                self._ending.released(request_id, slot, at_ns=at_ns, blocks=released.get(slot, 0))
+        while (slot := self._requests.next_standing()) is not None:
+            self._waits.arrive(slot)
+
+    def _count(self) -> None:
+        scheduler, values = self._scheduler, self._values
+        values[self._evictions] += self._notes.evictions
+        values[self._running] = len(scheduler.running)
+        values[self._waiting] = len(self._waits) + self._requests.standing

@@ -1,0 +1,48 @@
+"""What the environment says of the instrument: where its ledger lies, under which name. Reads nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTORY = "KVLEDGER_DIR"
+ENGINE = "KVLEDGER_ENGINE"
+ALLOW_DISK = "KVLEDGER_ALLOW_DISK"
+MAX_REQUESTS = "KVLEDGER_MAX_REQUESTS"
+CONNECTOR_LEASE = "KVLEDGER_CONNECTOR_LEASE_SECONDS"
+_YES = ("1", "true", "yes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`max_requests` 0 means: by the scheduler's limits. A connector may hold a block for its lease, 0 = for ever."""
+
+    directory: Path
+    engine: str = "vllm"
+    allow_disk: bool = False
+    max_requests: int = 0
+    connector_lease_seconds: float = 480.0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings | None:
+        """None where no directory is named. A number that is none counts as not given."""
+        values = os.environ if environment is None else environment
+        directory = values.get(DIRECTORY, "")
+        if not directory:
+            return None
+        return cls(
+            directory=Path(directory),
+            engine=values.get(ENGINE) or "vllm",
+            allow_disk=values.get(ALLOW_DISK, "").lower() in _YES,
+            max_requests=int(_number(values.get(MAX_REQUESTS), 0.0)),
+            connector_lease_seconds=_number(values.get(CONNECTOR_LEASE), 480.0),
+        )
+
+
+def _number(text: str | None, otherwise: float) -> float:
+    try:
+        return max(0.0, float(text or otherwise))
+    except ValueError:
+        return otherwise

@@ -1,0 +1,104 @@
+"""Block tables of mirrored requests, as chains of fixed chunks in the ledger's arena, per cache group.
+
+Owns `arena.*` and the slots' `table_blocks`, `first_chunk` and `last_chunk`. Blocks and slots are stamped by the
+caller before a table changes. Entries are ledger blocks: no null block, no block of another pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.layout import CONTROL_INDEX
+from kvledger.writer import Ledger
+from kvledger_vllm.errors import InstrumentError
+
+Ids = NDArray[np.intp]
+_FREE = CONTROL_INDEX["free_chunk_count"]
+_NO_CHUNK = -1
+
+
+class BlockTables:
+    """The tables of one group, by slot."""
+
+    def __init__(self, ledger: Ledger, group: int) -> None:
+        slots = ledger.slots
+        self._ledger, self._control, self._arena = ledger, ledger.control, ledger.arena
+        self._length, self._first = slots.table_blocks[:, group], slots.first_chunk[:, group]
+        self._last = slots.last_chunk[:, group]
+        self._width = ledger.limits.chunk_blocks
+
+    def length(self, slot: int) -> int:
+        """Blocks in a slot's table."""
+        return int(self._length[slot])
+
+    def blocks_of(self, slot: int) -> Ids:
+        """A slot's table, a copy."""
+        left, chunk, parts = self.length(slot), int(self._first[slot]), []
+        while left > 0:
+            parts.append(self._arena.chunk[chunk, : min(left, self._width)])
+            left, chunk = left - self._width, int(self._arena.next[chunk])
+        return np.concatenate(parts).astype(np.intp) if parts else np.empty(0, np.intp)
+
+    def append_one(self, slots: Ids, blocks: Ids) -> None:
+        """Lengthen the tables of distinct slots by one block each."""
+        length = self._length[slots]
+        position = length % self._width
+        for slot in slots[position == 0].tolist():
+            self._link(slot)
+        self._arena.chunk[self._last[slots], position] = blocks
+        # The length last: until then a reader does not look at the new entries.
+        self._length[slots] = length + 1
+
+    def extend(self, slot: int, blocks: Ids) -> None:
+        """Lengthen one slot's table by any number of blocks."""
+        length, done = self.length(slot), 0
+        while done < len(blocks):
+            at = (length + done) % self._width
+            if at == 0:
+                self._link(slot)
+            piece = blocks[done : done + self._width - at]
+            self._arena.chunk[self._last[slot], at : at + len(piece)] = piece
+            done += len(piece)
+        self._length[slot] = length + len(blocks)
+
+    def clear(self, slot: int) -> None:
+        """Empty a table and give its chunks back."""
+        chunks, chunk = [], int(self._first[slot])
+        while chunk != _NO_CHUNK:
+            chunks.append(chunk)
+            chunk = int(self._arena.next[chunk])
+        self._length[slot] = 0
+        self._first[slot] = self._last[slot] = _NO_CHUNK
+        free = int(self._control[_FREE])
+        self._arena.free_chunks[free : free + len(chunks)] = np.array(chunks[::-1], np.int32)
+        self._control[_FREE] = free + len(chunks)
+
+    def _link(self, slot: int) -> None:
+        """Hang a further chunk on a slot's table. Raises `InstrumentError`, an overflow, if there is none."""
+        free = int(self._control[_FREE]) - 1
+        if free < 0:
+            self._ledger.overflow()
+            raise InstrumentError(f"the ledger's {len(self._arena.next)} block-table chunks are all in use")
+        chunk = int(self._arena.free_chunks[free])
+        self._control[_FREE] = free
+        self._arena.next[chunk] = _NO_CHUNK
+        if self._last[slot] == _NO_CHUNK:
+            self._first[slot] = chunk
+        else:
+            self._arena.next[self._last[slot]] = chunk
+        self._last[slot] = chunk
+
+
+def ledger_blocks(blocks: Sequence[object], pool: object) -> Ids:
+    """Ledger numbers of vLLM blocks, in order, without null blocks and blocks of other pools."""
+    return np.array(
+        [
+            block.block_id - 1  # type: ignore[attr-defined]
+            for block in blocks
+            if not block.is_null and getattr(block, "pool", pool) in (pool, None)  # type: ignore[attr-defined]
+        ],
+        np.intp,
+    )
