@@ -37,7 +37,8 @@ def _loads(loads: list[Any]) -> dict[str, dict[Labels, float]]:
     for load in loads:
         if not isinstance(load, Mapping) or (rank := _number(load.get("dp_rank", 0))) is None:
             continue
-        labels: Labels = (("dp_rank", f"{rank:.0f}"),)
+        # A page of a single rank has no label for it, and its snapshot says 0.
+        labels: Labels = (("dp_rank", f"{rank:.0f}"),) if len(loads) > 1 else ()
         for key, value in load.items():
             parts = {f"{key}_{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
             for name, part in parts.items():

@@ -93,6 +93,7 @@ def parse_page(text: str | bytes, wanted: Collection[str] | None = None) -> Page
     prefixes = None if wanted is None else tuple(wanted)
     *lines, cut = decoded.split("\n")
     series = 0
+    alike: dict[str, Labels] = {}
     for line in lines:
         if line[:1] in ("", "#") or (prefixes is not None and not line.startswith(prefixes)):
             continue
@@ -100,19 +101,24 @@ def parse_page(text: str | bytes, wanted: Collection[str] | None = None) -> Page
         if series > MAX_SERIES:
             page.truncated = True
             break
-        _take(page, line.rstrip("\r"))
+        _take(page, line.rstrip("\r"), alike)
     if cut and cut[0] != "#" and (prefixes is None or cut.startswith(prefixes)):
         _damage(page, cut)
     return page
 
 
-def _take(page: Page, line: str) -> None:
-    """Add one line, or count it as damaged."""
+def _take(page: Page, line: str, alike: dict[str, Labels]) -> None:
+    """Add one line, or count it as damaged. `alike` are the labels read so far: most families have the same."""
     named = _NAME.match(line)
     if named is None or len(line) > MAX_LINE_CHARACTERS or "\ufffd" in line:
         _damage(page, line)
         return
-    labels, end = _labels(line, named.end())
+    text = line[named.end() : line.rfind("}") + 1]
+    labels, end = alike.get(text), named.end() + len(text)
+    if labels is None:
+        labels, end = _labels(line, named.end())
+        if labels is not None and end == named.end() + len(text):
+            alike[text] = labels
     rest = None if labels is None else _REST.fullmatch(line, end)
     if labels is None or rest is None or (rest[2] and int(rest[2][:20]) < LEAST_TIMESTAMP_MS):
         _damage(page, line)

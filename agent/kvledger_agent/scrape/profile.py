@@ -10,9 +10,9 @@ from enum import StrEnum
 class Shape(StrEnum):
     """How a signal lies on the page.
 
-    VALUE: the sum of a family's series. TOTAL: that sum over all of its names that are there. BY: sums by the value
-    of `label`. INFO: a number in `label` of a series whose value says nothing. HISTOGRAM: `_bucket`, `_sum` and
-    `_count` of the name.
+    VALUE: the sum of a family's series. TOTAL: that sum over all of its names, not known if only some are there. BY:
+    sums by the value of `label`. INFO: a number in `label` of a series whose value says nothing. HISTOGRAM: `_bucket`,
+    `_sum` and `_count` of the name.
     """
 
     VALUE = "value"
@@ -47,7 +47,7 @@ class FamilySpec:
     The value is multiplied by `scale`, and `offset` added. A signal in blocks whose `unit` is tokens is divided by the
     block size. `required`: a page of a version that should have the family and lacks it is incomplete. `only` keeps
     the series whose labels have these values, `words` maps the engine's words in `label` to the project's; a reading
-    keeps the engine's.
+    keeps the engine's. `ranked`: whether the family has the rank label where others do.
     """
 
     signal: str
@@ -60,6 +60,7 @@ class FamilySpec:
     scale: float = 1.0
     offset: float = 0.0
     required: bool = True
+    ranked: bool = True
     only: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,8 +88,10 @@ class EngineProfile:
     """One engine. `verified`: these pages were read from a real, running engine of it.
 
     `documents` are further paths that are asked for with every scrape and may fail. `versions` are in order, oldest
-    first. `first_of` prefers series with such a label value where others say the same of other shards or priorities.
-    `blind` is what this engine cannot tell, whatever is switched on.
+    first. Series of a rank that differ in a label of `sum_over` are parts of one number; any others contradict each
+    other, and the number is unknown. Of shards that say the same, told by a number in a label of `first_of`, the least
+    is read. `totals`: of families with such a label, only the series with this value. `blind` is what this engine
+    cannot tell, whatever is switched on.
     """
 
     engine: str
@@ -104,7 +107,9 @@ class EngineProfile:
     documents: tuple[str, ...] = ()
     rank_label: str | None = None
     model_labels: tuple[str, ...] = ("model_name",)
-    first_of: Mapping[str, str] = field(default_factory=dict)
+    first_of: tuple[str, ...] = ()
+    totals: Mapping[str, str] = field(default_factory=dict)
+    sum_over: tuple[str, ...] = ()
     pool: str = "kv"
     traces_of_transfers: tuple[str, ...] = ()
 
@@ -113,10 +118,13 @@ class EngineProfile:
         return next((spec.words for spec in self.families if spec.signal == signal), {})
 
     def covers(self, name: NameSince, version: str | None) -> bool:
-        """Whether a page of that version range may have the name; of an unknown version it may have any."""
+        """Whether a page of that version range may have the name; of an unknown one, only names that are still in use.
+
+        An earlier name may have meant something else.
+        """
         order = [known.name for known in self.versions]
         if version is None:
-            return True
+            return name.until is None
         at = order.index(version)
         first = 0 if name.since is None else order.index(name.since)
         last = len(order) - 1 if name.until is None else order.index(name.until)

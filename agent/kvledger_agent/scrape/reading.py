@@ -23,7 +23,8 @@ class EngineReading:
     Blocks are of the pool the engine tells of. `available_blocks` are free or kept for reuse, where the engine does not
     tell the two apart. `capacity_tokens` and `active_tokens` are for engines that count no blocks. `elsewhere` are
     requests in queues beside the waiting one, `transfers` those whose KV moves (by stage in `fetch_stages`), `deferred`
-    those that wait for something that is no capacity, `deferred_releases` ended ones that still hold blocks.
+    those that wait for something that is no capacity, `deferred_releases` ended ones that still hold blocks. `unsure`
+    are signals of which the page has some parts and not all.
     """
 
     engine: str
@@ -69,6 +70,7 @@ class EngineReading:
     missing_families: tuple[str, ...] = ()
     reported: frozenset[str] = field(default_factory=frozenset)
     transfers_possible: bool = False
+    unsure: frozenset[str] = frozenset()
     damaged_lines: int = 0
 
     @property
@@ -124,21 +126,24 @@ def read(
     readings = []
     ranks = ranks_of(profile, page)
     for rank in ranks:
-        known = RankPage(profile, version, page, rank, alone=len(ranks) == 1)
+        known = RankPage(profile, version, page, ranks, rank)
         readings.append(EngineReading(rank=rank, model=known.model(), **common, **_values(known)))
     return tuple(readings)
 
 
 def _values(known: RankPage) -> dict[str, Any]:
-    values: dict[str, Any] = {name: whole(known.number(name)) for name in _WHOLE}
+    queues = {name: known.number(name) for name in _WHOLE}
+    values: dict[str, Any] = {name: whole(value) for name, value in queues.items()}
+    values["unsure"] = frozenset(name for name, value in queues.items() if value is not None and math.isnan(value))
     values |= {name: count(known.number(name)) for name in _TOTALS}
     values |= {name: known.by_word(name) for name in _BY_WORD}
     values |= {name: known.histogram(name) for name in _HISTOGRAMS}
     for name in ("waiting_by_reason", "fetch_stages"):
         counts = known.by_word(name)
         values[name] = None if counts is None else {key: int(value) for key, value in counts.items()}
-    if values["transfers"] is None and values["fetch_stages"] is not None:
-        values["transfers"] = sum(values["fetch_stages"].values())
+    stages = values["fetch_stages"]
+    if stages is not None and stages.keys() >= set(known.profile.words_of("fetch_stages")):
+        values["transfers"] = sum(stages.values())
     deferred = known.number("deferred")
     values["deferred"] = (
         whole(deferred) if deferred is not None else (values["waiting_by_reason"] or {}).get("deferred")

@@ -17,15 +17,19 @@ Own = list[tuple[dict[str, str], float]]
 
 def ranks_of(profile: EngineProfile, page: Page) -> tuple[int, ...]:
     """The ranks on a page; `(0,)` where no series has a label for them, none where no series can be read."""
-    series = [
-        labels
-        for spec in profile.families
-        for name in spec.names
-        for labels, _ in page.samples(_sample_name(spec, name.name))
-    ]
-    texts = {labels[profile.rank_label] for labels in series if profile.rank_label in labels}
-    found = {rank for text in texts if (rank := _rank(text)) is not None}
-    return tuple(sorted(found)[:MAX_RANKS]) if texts else (0,) if series else ()
+    texts = {labels.get(profile.rank_label or "") for labels in _all_labels(profile, page)}
+    found = {rank for text in texts if text is not None and (rank := _rank(text)) is not None}
+    return tuple(sorted(found)[:MAX_RANKS]) if texts - {None} else (0,) if texts else ()
+
+
+def is_labelled(profile: EngineProfile, page: Page) -> bool:
+    """Whether any series has the engine's rank label."""
+    return any(profile.rank_label in labels for labels in _all_labels(profile, page))
+
+
+def _all_labels(profile: EngineProfile, page: Page) -> Iterator[dict[str, str]]:
+    names = {_sample_name(spec, name.name): None for spec in profile.families for name in spec.names}
+    return (labels for name in names for labels, _ in page.samples(name))
 
 
 def _rank(text: str) -> int | None:
@@ -57,10 +61,15 @@ def reported_signals(profile: EngineProfile, version: str | None, page: Page) ->
 
 
 class RankPage:
-    """The series of one rank. Those without a rank label are its own where it is the only one, else nobody's."""
+    """The series of one rank. Series without a rank label are its own where it is the only rank, and the family never
+    has the label, or no family of the page does.
+    """
 
-    def __init__(self, profile: EngineProfile, version: str | None, page: Page, rank: int, *, alone: bool) -> None:
-        self.profile, self._version, self._page, self._rank, self._alone = profile, version, page, rank, alone
+    def __init__(
+        self, profile: EngineProfile, version: str | None, page: Page, ranks: tuple[int, ...], rank: int
+    ) -> None:
+        self.profile, self._version, self._page, self._rank = profile, version, page, rank
+        self._alone, self._labelled = len(ranks) == 1, is_labelled(profile, page)
         self._specs = {spec.signal: spec for spec in profile.families}
 
     def number(self, signal: str) -> float | None:
@@ -71,7 +80,7 @@ class RankPage:
         if spec.shape is Shape.TOTAL:
             return self._over_all_names(spec)
         name, own = self._own(spec)
-        if name is None or not own or self._unsure(name):
+        if name is None or not own or self._unsure(name) or (spec.shape is Shape.VALUE and self._doubtful(own)):
             return None
         if spec.shape is Shape.INFO:
             values = [_parse(labels.get(spec.label or "")) for labels, _ in own]
@@ -81,12 +90,13 @@ class RankPage:
         return None if known is None else known * spec.scale + spec.offset
 
     def _over_all_names(self, spec: FamilySpec) -> float | None:
-        """The sum over all names of a signal; None where there is none, or a part of it is not known."""
+        """The sum over all names of a signal; None where none of them is there, NaN where some are."""
         names = [name.name for name in spec.names if self.profile.covers(name, self._version)]
-        there = [name for name in names if self._page.has(name) or self._unsure(name)]
-        parts = [None if self._unsure(name) else self._total(name, spec) for name in there]
+        if not any(self._page.has(name) or name in self._page.damaged for name in names):
+            return None
+        parts = [None if self._unsure(name) else self._total(name, spec) for name in names]
         known = [part for part in parts if part is not None]
-        return math.fsum(known) if known and len(known) == len(parts) else None
+        return math.fsum(known) if len(known) == len(parts) else math.nan
 
     def unit(self, signal: str) -> str:
         """The unit of a signal on the page."""
@@ -100,7 +110,9 @@ class RankPage:
             return None
         name, own = self._own(spec)
         own = [(labels, value) for labels, value in own if spec.label in labels]
-        if name is None or not own or self._unsure(name) or not all(math.isfinite(v) and v >= 0 for _, v in own):
+        if name is None or not own or self._unsure(name) or self._doubtful(own, spec.label):
+            return None
+        if not all(math.isfinite(value) and value >= 0 for _, value in own):
             return None
         sums: dict[str, float] = {}
         for labels, value in own:
@@ -115,6 +127,8 @@ class RankPage:
             return None
         name, own = self._own(spec)
         if name is None or any(self._unsure(f"{name}{part}") for part in ("_bucket", "_sum", "_count")):
+            return None
+        if self._doubtful(own, "le"):
             return None
         total, summed = self._total(f"{name}_count", spec), self._total(f"{name}_sum", spec)
         cumulative: dict[float, float] = {}
@@ -136,7 +150,16 @@ class RankPage:
 
     def _total(self, name: str, spec: FamilySpec) -> float | None:
         own = self._kept(name, spec)
-        return math.fsum(v for _, v in own) if own and all(math.isfinite(v) for _, v in own) else None
+        sure = own and not self._doubtful(own) and all(math.isfinite(value) for _, value in own)
+        return math.fsum(value for _, value in own) if sure else None
+
+    def _doubtful(self, own: Own, by: str | None = None) -> bool:
+        """Whether series that should be one, or one for each value of `by`, differ in labels that are no parts."""
+        seen: dict[str | None, set[frozenset[tuple[str, str]]]] = {}
+        for labels, _ in own:
+            rest = frozenset((k, v) for k, v in labels.items() if k != by and k not in self.profile.sum_over)
+            seen.setdefault(labels.get(by or ""), set()).add(rest)
+        return any(len(kinds) > 1 for kinds in seen.values())
 
     def _own(self, spec: FamilySpec) -> tuple[str | None, Own]:
         """Under which of its names a signal has series of this rank, and these."""
@@ -149,18 +172,26 @@ class RankPage:
         return None, []
 
     def _kept(self, name: str, spec: FamilySpec) -> Own:
-        own = [(k, v) for k, v in self._mine(name) if all(k.get(label) == text for label, text in spec.only.items())]
-        for label, text in self.profile.first_of.items():
-            preferred = [(k, v) for k, v in own if k.get(label, text) == text]
-            own = preferred or own
+        own = [
+            (k, v)
+            for k, v in self._mine(name, ranked=spec.ranked)
+            if all(k.get(label) == text for label, text in spec.only.items())
+        ]
+        totals = self.profile.totals.items()
+        own = [(labels, value) for labels, value in own if all(labels.get(k, text) == text for k, text in totals)]
+        for label in self.profile.first_of:
+            shards = [shard for labels, _ in own if (shard := _rank(labels.get(label, ""))) is not None]
+            if shards:
+                own = [(labels, value) for labels, value in own if _rank(labels.get(label, "")) == min(shards)]
         return own
 
-    def _mine(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    def _mine(self, name: str, *, ranked: bool = True) -> Iterator[tuple[dict[str, str], float]]:
         label = self.profile.rank_label or ""
+        unlabelled = self._alone and not (ranked and self._labelled)
         return (
             (labels, value)
             for labels, value in self._page.samples(name)
-            if (_rank(labels[label]) == self._rank if label in labels else self._alone)
+            if (_rank(labels[label]) == self._rank if label in labels else unlabelled)
         )
 
     def _unsure(self, name: str) -> bool:

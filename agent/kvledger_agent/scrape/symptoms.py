@@ -157,7 +157,7 @@ def _held(reading: EngineReading) -> int | None:
 
 def _idle_hold(profile: EngineProfile, reading: EngineReading, moved: Moved) -> _Shown | None:
     held = _held(reading)
-    if moved.work or not is_idle(reading) or not held or reading.deferred_releases:
+    if moved.work or not is_idle(reading) or not held or reading.deferred_releases or reading.unsure:
         return None
     certainty = Certainty.POSSIBLE if _holds_last_value(profile) or reading.transfers_possible else Certainty.LIKELY
     return _Shown(

@@ -11,7 +11,7 @@ _LOADS, _OLD, _NEW = "any (/v1/loads)", "<=0.5.10", ">=0.5.12"
 
 
 def _gauge(
-    signal: str, *names: str, unit: str, blind: str, load: str | None = None, required: bool = True
+    signal: str, *names: str, unit: str, blind: str, load: str | None = None, required: bool = True, ranked: bool = True
 ) -> FamilySpec:
     """A family of numbers that every version has; `load` is its name in the load snapshot, which comes second."""
     snapshot = () if load is None else (NameSince(f"sglang_{load}"),)
@@ -22,19 +22,7 @@ def _gauge(
         blind=blind,
         remedy=_ENABLE,
         required=required,
-    )
-
-
-def _queues(signal: str, *names: str, blind: str, remedy: str) -> FamilySpec:
-    """All requests in some queues, as far as there are such queues."""
-    return FamilySpec(
-        signal=signal,
-        names=tuple(NameSince(name) for name in names),
-        unit="requests",
-        shape=Shape.TOTAL,
-        required=False,
-        blind=blind,
-        remedy=remedy,
+        ranked=ranked,
     )
 
 
@@ -54,6 +42,7 @@ def _seconds(signal: str, *names: str, blind: str) -> FamilySpec:
         shape=Shape.HISTOGRAM,
         blind=blind,
         remedy=_ENABLE,
+        ranked=False,
     )
 
 
@@ -78,9 +67,9 @@ PROFILE = EngineProfile(
         lease_seconds=0.0,
     ),
     rank_label="dp_rank",
-    # Shards of one rank say the same; the total over priorities has the empty one.
-    first_of={"tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0", "priority": ""},
-    traces_of_transfers=(),
+    first_of=("tp_rank", "pp_rank", "moe_ep_rank"),
+    totals={"priority": ""},
+    sum_over=("pid", "cache_source"),
     blind=(
         "which request holds a block, blocks shared, a lock on the radix tree that is never given back while requests "
         "run, waits by cause, refusals (streamed ones are answered with 200), requests that left while they waited"
@@ -100,12 +89,12 @@ PROFILE = EngineProfile(
             unit="requests",
             blind="the queue: idle holds and stalls",
         ),
-        _queues(
+        _gauge(
             "elsewhere",
-            "sglang:num_grammar_queue_reqs",
-            "sglang:num_paused_reqs",
-            blind="requests that wait for a grammar, or are paused",
-            remedy=_ENABLE,
+            "num_grammar_queue_reqs",
+            unit="requests",
+            required=False,
+            blind="requests that wait for a grammar",
         ),
         _gauge(
             "usage_ratio",
@@ -186,15 +175,21 @@ PROFILE = EngineProfile(
             required=False,
             blind="KV that sessions hold on purpose: it looks like an idle hold",
         ),
-        _queues(
-            "transfers",
-            "sglang:num_prefill_bootstrap_queue_reqs",
-            "sglang:num_prefill_inflight_queue_reqs",
-            "sglang:num_decode_prealloc_queue_reqs",
-            "sglang:num_decode_transfer_queue_reqs",
-            "sglang:num_decode_host_receive_queue_reqs",
+        FamilySpec(
+            signal="transfers",
+            names=(
+                NameSince("sglang:num_prefill_prealloc_queue_reqs", since=_OLD, until=_OLD),
+                NameSince("sglang:num_prefill_bootstrap_queue_reqs", since=_NEW),
+                NameSince("sglang:num_prefill_inflight_queue_reqs", since=_OLD),
+                NameSince("sglang:num_decode_prealloc_queue_reqs", since=_OLD),
+                NameSince("sglang:num_decode_transfer_queue_reqs", since=_OLD),
+                NameSince("sglang:num_decode_host_receive_queue_reqs", since=_NEW),
+            ),
+            unit="requests",
+            shape=Shape.TOTAL,
+            required=False,
             blind="requests between prefill and decode",
-            remedy="reported where prefill and decode are apart",
+            remedy=_ENABLE,
         ),
         _gauge(
             "deferred_releases",
@@ -207,13 +202,26 @@ PROFILE = EngineProfile(
             "preemptions_total", "num_retracted_requests_total", unit="requests", required=False, blind="retractions"
         ),
         _gauge("evicted_tokens_total", "evicted_tokens_total", unit="tokens", required=False, blind="evictions"),
-        _gauge("prompt_tokens_total", "prompt_tokens_total", unit="tokens", blind="whether prompts are computed"),
-        _gauge("generation_tokens_total", "generation_tokens_total", unit="tokens", blind="whether tokens come"),
+        _gauge(
+            "prompt_tokens_total",
+            "prompt_tokens_total",
+            unit="tokens",
+            ranked=False,
+            blind="whether prompts are computed",
+        ),
+        _gauge(
+            "generation_tokens_total",
+            "generation_tokens_total",
+            unit="tokens",
+            ranked=False,
+            blind="whether tokens come",
+        ),
         _gauge(
             "prefix_queried_tokens_total",
             "prompt_tokens_total",
             unit="tokens",
             required=False,
+            ranked=False,
             blind="what prefix sharing saves",
         ),
         _gauge(
@@ -221,6 +229,7 @@ PROFILE = EngineProfile(
             "cached_tokens_total",
             unit="tokens",
             required=False,
+            ranked=False,
             blind="what prefix sharing saves",
         ),
         _seconds("ttft_seconds", "time_to_first_token_seconds", blind="time to first token"),

@@ -16,6 +16,7 @@ def _family(
     shape: Shape = Shape.VALUE,
     label: str | None = None,
     required: bool = True,
+    only: dict[str, str] | None = None,
     words: dict[str, str] | None = None,
 ) -> FamilySpec:
     """One family under its only name."""
@@ -28,6 +29,7 @@ def _family(
         shape=shape,
         label=label,
         required=required,
+        only=only or {},
         words=words or {},
     )
 
@@ -60,6 +62,7 @@ PROFILE = EngineProfile(
             "iterations_total",
             "batch_inference_count",
             unit="steps",
+            only={"method": "decode"},
             required=False,
             blind="whether it steps: frozen engines cannot be told",
         ),
