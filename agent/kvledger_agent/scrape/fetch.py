@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -65,17 +66,18 @@ def fetch_page(base: str, path: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 
 def _exchange(connection: http.client.HTTPConnection, parts: SplitResult, path: str, max_bytes: int) -> Answer:
     connection.request("GET", parts.path.rstrip("/") + path, headers={"Accept": _ACCEPT, "User-Agent": "kvledger"})
-    response = connection.getresponse()
-    if response.status != http.client.OK:
-        raise _refused(parts, path, response.status)
-    body = bytearray()
-    while chunk := response.read1(_CHUNK_BYTES):
-        body += chunk
-        if len(body) > max_bytes:
-            raise TooLarge(f"{parts.geturl()}{path} answers with more than {max_bytes:,} bytes: it is not read")
-    if response.length:
-        raise http.client.IncompleteRead(bytes(body), response.length)
-    return Answer(bytes(body), response.headers.get_content_type())
+    # A response that is left unread keeps its socket, whatever becomes of the connection.
+    with closing(connection.getresponse()) as response:
+        if response.status != http.client.OK:
+            raise _refused(parts, path, response.status)
+        body = bytearray()
+        while chunk := response.read1(_CHUNK_BYTES):
+            body += chunk
+            if len(body) > max_bytes:
+                raise TooLarge(f"{parts.geturl()}{path} answers with more than {max_bytes:,} bytes: it is not read")
+        if response.length:
+            raise http.client.IncompleteRead(bytes(body), response.length)
+        return Answer(bytes(body), response.headers.get_content_type())
 
 
 def _refused(parts: SplitResult, path: str, status: int) -> ScrapeFailed:
