@@ -170,7 +170,7 @@ def test_every_engine_has_a_panel(tmp_path: Path, name: str) -> None:
         assert agent.metrics_text()
 
     assert "a:0" in captured.get()
-    assert "cannot tell" in captured.get()
+    assert "unknown" in captured.get()
 
 
 def test_endpoints_come_from_flag_or_variable_and_no_two_have_one_name() -> None:
