@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvledger_agent.observation import LEDGER, Observation, Totals
+from kvledger_agent.observation import LEDGER, Observation, Series, Totals
 from kvledger_agent.scrape.detect import detect
 from kvledger_agent.scrape.judgement import scraped_verdict
 from kvledger_agent.scrape.merge import merged
@@ -33,7 +33,10 @@ def test_the_ledger_wins_and_refusals_at_the_door_are_added() -> None:
         "vllm:num_requests_running 1\nvllm:prompt_tokens_total 5\nvllm:num_preemptions_total 3\n"
         'vllm:admission_rejections_total{reason="max_num_queued_reqs"} 2\n'
     )
-    counters = {"prompt_tokens_total": {(): 7.0}, "rejections_total": {("queue_full",): 1.0, ("bad_request",): 4.0}}
+    counters: dict[str, Series] = {
+        "prompt_tokens_total": {(): 7.0},
+        "rejections_total": {("queue_full",): 1.0, ("bad_request",): 4.0},
+    }
     ledger = replace(scraped, source=LEDGER, totals=Totals(counters=counters))
 
     (one,), _ = merged(((ledger,), ()), ((scraped,), ()))
