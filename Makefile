@@ -10,7 +10,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install debian up test lint format bench reliability board-picture
+.PHONY: help install debian up test test-vllm lint format bench reliability board-picture
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,11 @@ up: $(INSTALLED) ## start an engine, its agent, a load, explorer, Prometheus and
 
 test: $(INSTALLED) debian lint ## everything CI checks: format, lint, types, import rules, tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# In vLLM's environment, whose libraries warn of much that is not ours.
+test-vllm: ## the plugin against the real vLLM, in an environment of its own (3.1 GB, made once)
+	@python="$$(bench/vllm-env)" && PYTHONPATH=engine:agent:. "$$python" -m pytest tests/vllm \
+	    -o filterwarnings=default -o timeout=1800 $(ARGS)
 
 lint: $(INSTALLED) ## format, lint, types and import rules, without the tests
 	$(BIN)/ruff format --check .

@@ -16,7 +16,8 @@ from kvledger_vllm.publication import Publisher
 from kvledger_vllm.settings import Settings
 from kvledger_vllm.switch import Switch
 
-logger = logging.getLogger(__name__)
+# vLLM shows what is logged below its own name, and nothing else.
+logger = logging.getLogger("vllm.kvledger")
 
 _MARK = "_kvledger_watched"
 
@@ -58,7 +59,7 @@ def attach(scheduler: Any, settings: Settings) -> Instrument:
 
     def begin() -> None:
         for spot in blind_spots(scheduler):
-            logger.warning("kvledger: %s", spot)
+            logger.warning("%s", spot)
         limits = limits_of(scheduler, settings)
         instrument.ledger = ledger = Ledger.create(settings.directory, limits, allow_disk=settings.allow_disk)
         instrument.switch.watch(ledger)
@@ -67,7 +68,7 @@ def attach(scheduler: Any, settings: Settings) -> Instrument:
         hooks = Hooks(scheduler, notes, instrument.publisher, instrument.switch, ledger)
         instrument.switch.on_failure(hooks.remove)
         hooks.put_in()
-        logger.info("kvledger: mirroring this engine core in %s", ledger.path)
+        logger.info("mirroring this engine core in %s", ledger.path)
 
     instrument.switch.run(begin)
     scheduler.kvledger = instrument

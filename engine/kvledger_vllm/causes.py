@@ -35,7 +35,7 @@ def _input_budget_left(scheduler: Any, output: Any) -> int:
     config = scheduler.scheduler_config
     spec = getattr(scheduler.vllm_config, "speculative_config", None)
     drafts = int(getattr(spec, "max_num_new_slots_for_drafting", 0) or 0) if spec is not None else 0
-    used = output.total_num_scheduled_tokens + drafts * len(output.num_scheduled_tokens)
+    used = int(output.total_num_scheduled_tokens) + drafts * len(output.num_scheduled_tokens)
     return int(config.max_num_batched_tokens) - used - drafts
 
 

@@ -64,9 +64,7 @@ class Ending:
         """An ended request gave back its last blocks: everything about it is recorded and its slot is free."""
         slots, serial = self._slots, self._slots.serial.item(slot)
         reason = FinishReason(slots.finish_reason.item(slot))
-        cause = _RELEASES.get(reason) or (
-            ReleaseCause.API if slots.cancel_cause.item(slot) == CancelCause.API + 1 else ReleaseCause.DISCONNECT
-        )
+        cause = self._release_cause(slot, reason)
         told_ns = self._told_ns.pop(slot, at_ns)
         self._release[cause].observe(max(0, at_ns - told_ns) / _NS_PER_SECOND)
         self._ledger.event(Event.RELEASED, serial, blocks=blocks, detail=cause)
@@ -78,6 +76,12 @@ class Ending:
         self._released = (at_ns, blocks)
         self._ledger.summary(tuple(field(slot) for field in self._fields))
         self._requests.leave(request_id)
+
+    def _release_cause(self, slot: int, reason: FinishReason) -> ReleaseCause:
+        if reason is not FinishReason.CANCELLED:
+            return _RELEASES[reason]
+        by_engine = self._slots.cancel_cause.item(slot) == CancelCause.API + 1
+        return ReleaseCause.API if by_engine else ReleaseCause.DISCONNECT
 
     def _field(self, name: str) -> Callable[[int], Any]:
         """What reads a summary's field from a request slot."""

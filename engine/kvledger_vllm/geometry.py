@@ -11,6 +11,7 @@ from kvledger_vllm.settings import Settings
 
 LEAST_REQUESTS, MOST_REQUESTS = 1024, 8192
 MOST_SHARING = 16
+_WORD = re.compile(r"(?<=[a-z])([A-Z])")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -64,8 +65,7 @@ def _group(index: int, manager: Any, cache: Any) -> Group:
     # A spec made of its layers' specs already counts them all.
     page = int(getattr(spec, "page_size_bytes", 0) or 0) * (1 if hasattr(spec, "kv_cache_specs") else layers)
     window = getattr(spec, "sliding_window", None)
-    kind = getattr(spec, "kind", None)
-    name = str(getattr(kind, "value", None) or type(spec).__name__)
+    name = _WORD.sub(r"_\1", type(spec).__name__.removesuffix("Spec")).lower().lstrip("_")
     return Group(
         name=f"{name}-{index}" if index else name,
         block_size_tokens=size,

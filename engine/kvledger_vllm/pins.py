@@ -55,7 +55,8 @@ class Pins:
         pins.since_ns[taken] = self._ledger.now_ns
         pins.block[taken] = blocks[:room]
         self._control[_FREE_PINS] = free - room
-        return taken.tolist()
+        entries: list[int] = taken.tolist()
+        return entries
 
     def _drop(self, entries: list[int]) -> None:
         held = np.array(entries, np.intp)

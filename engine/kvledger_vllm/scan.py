@@ -13,7 +13,8 @@ import numpy as np
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
 
-logger = logging.getLogger(__name__)
+# vLLM shows what is logged below its own name, and nothing else.
+logger = logging.getLogger("vllm.kvledger")
 
 ROUND_SECONDS = 10.0
 MOST_BLOCKS = 64
@@ -49,7 +50,7 @@ class RollingScan:
         if self._logged < _LOGGED:
             self._logged += 1
             logger.warning(
-                "kvledger: %d block(s) changed by no way it hooks, first vLLM block %d: ledger corrected",
+                "%d block(s) changed by no way it hooks, first vLLM block %d: ledger corrected",
                 len(blocks),
                 blocks[0].block_id,
             )

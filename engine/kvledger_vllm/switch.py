@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from kvledger.writer import Ledger
 
-logger = logging.getLogger(__name__)
+# vLLM shows what is logged below its own name, and nothing else.
+logger = logging.getLogger("vllm.kvledger")
 
 
 class Switch:
@@ -42,12 +43,12 @@ class Switch:
             return
         self.on = False
         self.why = f"{type(error).__name__}: {error}"
-        logger.error("kvledger: the instrument switched itself off, vLLM goes on: %s", self.why, exc_info=error)
+        logger.error("the instrument switched itself off, vLLM goes on: %s", self.why, exc_info=error)
         for step in (*self._undo, self._mark):
             try:
                 step()
             except Exception as again:  # noqa: BLE001 - nor may this
-                logger.error("kvledger: %s while switching off: %s", type(again).__name__, again)
+                logger.error("%s while switching off: %s", type(again).__name__, again)
 
     def _mark(self) -> None:
         if self._ledger is not None:

@@ -7,11 +7,13 @@ waits by itself (`slot.queue` = 1 + cause), and one that no schedule has seen wa
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.snapshot import NOT_LOOKED_AT, OWN_CAUSE
 from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger.writer import Ledger
 
+F64 = NDArray[np.float64]
 QUEUE = 0
 _NS_PER_SECOND = 1e9
 _DEFAULT = RequestClass.DEFAULT.word
@@ -105,14 +107,15 @@ class Waits:
         self._slots.wait_base[slot] = self._clock
         self.queued.add(slot)
 
-    def _settle(self, slot: int, waited: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
+    def _settle(self, slot: int, waited: F64) -> None:
         self._stamp(slot)
         self._slots.wait_seconds[slot] += waited
 
-    def _open(self, slot: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def _open(self, slot: int) -> F64:
         """Seconds by cause since the slot's open wait, or its present part, began. The clock must be at now."""
         if slot in self.queued:
-            return self._clock - self._slots.wait_base[slot]
+            queued: F64 = self._clock - self._slots.wait_base[slot]
+            return queued
         waits, now = np.zeros(len(WaitCause)), self._ledger.now_ns
         if slot in self.alone:
             cause = int(self._slots.queue[slot]) - OWN_CAUSE

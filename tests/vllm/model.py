@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 SEED = 20260101
 VOCABULARY = 512
@@ -34,9 +35,8 @@ def save_tiny_llama(directory: Path) -> None:
     words = models.WordLevel({f"t{number}": number for number in range(VOCABULARY)}, unk_token="t0")
     tokenizer = Tokenizer(words)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="t0", bos_token="t1", eos_token="t2").save_pretrained(
-        directory
-    )
+    fast: Any = PreTrainedTokenizerFast
+    fast(tokenizer_object=tokenizer, unk_token="t0", bos_token="t1", eos_token="t2").save_pretrained(directory)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,28 @@
+"""Fixtures of the tests against the real vLLM: one model for the session, ledgers on tmpfs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.vllm.model import save_tiny_llama
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint directory."""
+    directory = tmp_path_factory.mktemp("model")
+    save_tiny_llama(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ledger_directory() -> Iterator[Path]:
+    """An empty directory on tmpfs, where ledgers belong."""
+    directory = Path(tempfile.mkdtemp(prefix="kvledger-vllm-", dir="/dev/shm"))
+    yield directory
+    shutil.rmtree(directory)
