@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvledger_agent.scrape.conditions import idle_hold_seconds, judged_kinds
 from kvledger_agent.scrape.extras import with_documents
 from kvledger_agent.scrape.profile import EngineProfile, FamilySpec
 from kvledger_agent.scrape.reading import EngineReading
 from kvledger_agent.scrape.scrape_source import Scraped
 from kvledger_agent.scrape.signals import present_name
-from kvledger_agent.scrape.symptoms import SymptomTracker, idle_hold_seconds
 
 UNVERIFIED = "unverified"
 
@@ -77,7 +77,7 @@ def checkup(url: str, scraped: Scraped) -> Checkup:
         missing=first.missing_families,
         damaged_lines=scraped.page.damaged_lines,
         truncated=scraped.page.truncated,
-        judged=tuple(kind.word for kind in SymptomTracker(profile).judged(first)),
+        judged=tuple(kind.word for kind in judged_kinds(profile, first)),
         idle_hold_seconds=idle_hold_seconds(profile, first),
         blind=profile.blind,
     )
