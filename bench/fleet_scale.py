@@ -39,7 +39,10 @@ CLUSTER = ROOT / "deploy" / "fleet" / "cluster"
 PAGE = ROOT / "docs" / "fleet.md"
 PROCESSES = 2
 STEP_SECONDS = 15
-UP_SECONDS = 90.0
+WATCHES, WATCH_WINDOW = 3, "1m"
+UP_SECONDS = 180.0
+FEWEST_ROUNDS, ASK_SECONDS = 3, 45.0
+"""No round of questions begins later than this, once there are enough."""
 FLEET_GROUP, ALERT_GROUP = "kvledger-fleet", "kvledger"
 
 
@@ -50,9 +53,14 @@ class Size:
     engines: int = 200
     tenants: int = 16
     models: int = 4
-    history_seconds: float = 135.0
-    rounds: int = 7
-    idle_seconds: float = 30.0
+    history_seconds: float = 45.0
+    rounds: int = 9
+    idle_seconds: float = 15.0
+
+    @property
+    def graph_seconds(self) -> float:
+        """How far back there is something to draw when the questions are asked."""
+        return self.history_seconds + WATCHES * self.idle_seconds
 
 
 QUICK = Size(engines=20, history_seconds=45.0, rounds=3, idle_seconds=15.0)
@@ -63,6 +71,7 @@ class Figures:
     """What was measured, in the order of the windows."""
 
     page_bytes: int = 0
+    failed_percent: list[float] = field(default_factory=list)
     series: list[float] = field(default_factory=list)
     recorded: list[float] = field(default_factory=list)
     samples: list[float] = field(default_factory=list)
@@ -146,7 +155,7 @@ def _targets(urls: Sequence[str]) -> list[dict[str, Any]]:
 
 def _wait_until_scraped(prometheus: PrometheusClient, size: Size) -> None:
     deadline = time.monotonic() + UP_SECONDS
-    while (up := prometheus.number('sum(up{job="kvledger"})')) != size.engines:
+    while (up := prometheus.number('count(max_over_time(up{job="kvledger"}[5m]) == 1)')) != size.engines:
         if time.monotonic() > deadline:
             raise BenchError(f"{up or 0:.0f} of {size.engines} pages are scraped after {UP_SECONDS:.0f} s")
         time.sleep(1.0)
@@ -154,8 +163,8 @@ def _wait_until_scraped(prometheus: PrometheusClient, size: Size) -> None:
 
 def _watch(prometheus: PrometheusClient, process: psutil.Process, size: Size, figures: Figures) -> None:
     """Series, samples, memory, scrapes and rules while nobody asks anything."""
-    _say(f"watching for {3 * size.idle_seconds:.0f} s")
-    for _ in range(3):
+    _say(f"watching for {WATCHES * size.idle_seconds:.0f} s")
+    for _ in range(WATCHES):
         before, times, began = prometheus.metrics(), process.cpu_times(), time.monotonic()
         time.sleep(size.idle_seconds)
         after, used, seconds = prometheus.metrics(), process.cpu_times(), time.monotonic() - began
@@ -165,6 +174,8 @@ def _watch(prometheus: PrometheusClient, process: psutil.Process, size: Size, fi
         figures.series.append(after["prometheus_tsdb_head_series"])
         figures.recorded.append(prometheus.number('count({__name__=~"(model|tenant):kvledger_.+"})') or 0.0)
         figures.memory_mb.append(process.memory_info().rss / 1e6)
+        missed = prometheus.number(f'1 - avg(avg_over_time(up{{job="kvledger"}}[{WATCH_WINDOW}]))')
+        figures.failed_percent.append(100 * (missed or 0.0))
         figures.scrape_ms += [1e3 * value for value in prometheus.numbers('scrape_duration_seconds{job="kvledger"}')]
         for group, seconds_taken in prometheus.rule_groups().items():
             figures.groups_ms[group].append(1e3 * seconds_taken)
@@ -175,7 +186,10 @@ def _ask(prometheus: PrometheusClient, size: Size, figures: Figures) -> None:
     asked = questions(Parameters())
     for question in asked:
         figures.read[question.title] = _checked(prometheus, question)
+    until = time.monotonic() + ASK_SECONDS
     for number in range(size.rounds):
+        if number >= FEWEST_ROUNDS and time.monotonic() > until:
+            return
         _say(f"asking, round {number + 1} of {size.rounds}")
         for question in asked:
             for graph in (False, True):
@@ -202,7 +216,7 @@ def _checked(prometheus: PrometheusClient, question: Question) -> tuple[float, f
 def _seconds(prometheus: PrometheusClient, expression: str, size: Size, graph: bool) -> float:
     asked: Asked
     if graph:
-        asked = prometheus.ask_range(expression, seconds=size.history_seconds, step_seconds=STEP_SECONDS)
+        asked = prometheus.ask_range(expression, seconds=size.graph_seconds, step_seconds=STEP_SECONDS)
     else:
         asked = prometheus.ask(expression)
     return asked.seconds
@@ -213,8 +227,7 @@ def _facts(size: Size, figures: Figures) -> dict[str, Any]:
         "engines": size.engines,
         "tenants": size.tenants,
         "models": size.models,
-        "history_seconds": size.history_seconds,
-        "rounds": size.rounds,
+        "graph_seconds": size.graph_seconds,
         "page_bytes": figures.page_bytes,
         "processes": PROCESSES,
     }
@@ -227,6 +240,7 @@ def _rows(figures: Figures) -> tuple[Measured, ...]:
         Measured(name="samples taken per second", unit="", estimate=estimate(figures.samples)),
         Measured(name="a scrape, p50", unit="ms", estimate=estimate(figures.scrape_ms)),
         Measured(name="a scrape, p99", unit="ms", estimate=estimate(figures.scrape_ms, quantile=0.99)),
+        Measured(name="scrapes that failed, in a minute", unit="%", estimate=estimate(figures.failed_percent)),
         Measured(name="resident memory of Prometheus", unit="MB", estimate=estimate(figures.memory_mb)),
         Measured(name="Prometheus, share of one core, unasked", unit="%", estimate=estimate(figures.cpu_percent)),
         *(

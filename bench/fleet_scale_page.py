@@ -56,7 +56,7 @@ def section(run: Run) -> str:
             ),
             "A question as a number of now:",
             _questions([row for row in asked if not row.graph]),
-            f"The same as a graph over the last {run.size['history_seconds']:.0f} s, a point every 15 s:",
+            f"The same as a graph over the last {run.size['graph_seconds']:.0f} s, a point every 15 s:",
             _questions([row for row in asked if row.graph], samples=False),
         ]
     )

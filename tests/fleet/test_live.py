@@ -29,6 +29,9 @@ RECORDED = {row.record for row in fleet_rows(SCALED)}
 OURS = '{__name__=~"(kvledger_|.+:kvledger_|ALERTS|up).*",job!="prometheus",job!="kvledger-clusters"}'
 
 
+Answer = list[tuple[tuple[tuple[str, str], ...], float]]
+
+
 @dataclass(frozen=True)
 class Fleet:
     """Machines a and b share the ranks of `chat`; c is there to go away."""
@@ -92,18 +95,17 @@ def test_a_question_has_the_same_answer_from_the_recorded_series_as_from_the_eng
     answered = 0
     for question in questions(SCALED):
 
-        def answers(raw: str = question.raw, recorded: str = question.recorded) -> tuple[object, object]:
+        def same(raw: str = question.raw, recorded: str = question.recorded) -> tuple[Answer, Answer] | None:
             # Both as of the moment at which the rules were evaluated last.
-            (moment,) = fleet.east.query(f"timestamp({DOWN})")
-            both = [at(fleet.east, expression, moment[1]) for expression in (raw, recorded)]
-            return both[0], both[1]
+            ((_, moment),) = fleet.east.query(f"timestamp({DOWN})")
+            both = at(fleet.east, raw, moment), at(fleet.east, recorded, moment)
+            return both if both[0] == both[1] else None
 
-        both = wait_for(lambda ask=answers: (a := ask())[0] == a[1] and a, question.title)
-        answered += bool(both[0])
+        answered += bool(wait_for(same, question.title)[0])
     assert answered >= 6, "the others have nothing to say of idle engines"
 
 
-def at(prometheus: Prometheus, expression: str, moment: float) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+def at(prometheus: Prometheus, expression: str, moment: float) -> Answer:
     """An answer as of a moment, by labels without the name."""
     query = urlencode({"query": expression, "time": moment})
     found = ask(f"{prometheus.url}/api/v1/query?{query}")["data"]["result"]
