@@ -1,0 +1,133 @@
+"""Whatever goes wrong in the instrument, vLLM goes on, the log says it once, and the ledger says why."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import kvledger_vllm
+from kvledger.reader import Reader
+from kvledger.source import MemorySource
+from kvledger.words import Verdict
+from kvledger_agent.verdict import verdict_of
+from kvledger_vllm.attach import Instrument, attach
+from kvledger_vllm.settings import Settings
+from tests.vllm_plugin.fakes import BLOCKS, Scheduler
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="kvledger-plugin-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    return Scheduler()
+
+
+@pytest.fixture
+def instrument(scheduler: Scheduler, directory: Path) -> Iterator[Instrument]:
+    attached = attach(scheduler, Settings(directory=directory))
+    yield attached
+    if attached.ledger is not None:
+        attached.ledger.close()
+
+
+def request(name: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        request_id=name, num_prompt_tokens=5, max_tokens=7, arrival_time=0.0, num_computed_tokens=0, cache_salt="secret"
+    )
+
+
+def reader_of(instrument: Instrument) -> Reader:
+    assert instrument.ledger is not None
+    return Reader.over(MemorySource(instrument.ledger.image))
+
+
+def test_a_scheduler_is_mirrored_without_its_null_block(instrument: Instrument, scheduler: Scheduler) -> None:
+    assert (instrument.switch.on, instrument.switch.why) == (True, "")
+    assert scheduler.add_request(request("one")) == "added"
+    sample = reader_of(instrument).sample()
+    assert sample.stats.whole("free_blocks") == sample.head.limits.capacity_blocks == BLOCKS - 1
+    assert (len(sample.slots), sample.stats.whole("waiting"), sample.stats.whole("idle")) == (1, 1, 0)
+
+
+def test_a_salt_is_never_shown(instrument: Instrument, scheduler: Scheduler) -> None:
+    scheduler.add_request(request("one"))
+    assert instrument.ledger is not None
+    assert b"secret" not in bytes(instrument.ledger.image)
+    assert any(name.startswith("salt-") for name in reader_of(instrument).sample().tenants)
+
+
+def test_an_error_switches_the_instrument_off_and_the_engine_goes_on(
+    instrument: Instrument, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "vllm.kvledger"):
+        # "output" has none of what a scheduler output has.
+        assert [scheduler.schedule() for _ in range(3)] == ["output"] * 3
+    assert not instrument.switch.on
+    assert "AttributeError" in instrument.switch.why
+    assert len([record for record in caplog.records if record.name == "vllm.kvledger"]) == 1
+    sample = reader_of(instrument).sample()
+    assert sample.instrument_failure is not None
+    assert sample.instrument_failure.startswith("AttributeError")
+    judged = verdict_of(sample, (), {})
+    assert judged.verdict is Verdict.UNKNOWN
+    assert judged.evidence == f"instrument failed: {sample.instrument_failure}"
+
+
+def test_an_instrument_that_is_off_has_left_nothing_on_the_scheduler(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    assert "schedule" in vars(scheduler)
+    scheduler.schedule()
+    pool = scheduler.kv_cache_manager.block_pool
+    assert not {"schedule", "add_request", "update_from_output"} & set(vars(scheduler))
+    assert not {"get_new_blocks", "touch", "free_blocks"} & set(vars(pool))
+
+
+def test_an_error_of_the_engine_passes_through_unchanged(instrument: Instrument, scheduler: Scheduler) -> None:
+    with pytest.raises(KeyError, match="nobody"):
+        scheduler.finish_requests(["nobody"], None)
+    assert instrument.switch.on
+
+
+def test_a_scheduler_of_another_kind_is_left_alone(directory: Path) -> None:
+    stranger = SimpleNamespace(schedule=lambda: "output")
+    attached = attach(stranger, Settings(directory=directory))
+    assert not attached.switch.on
+    assert "has no requests" in attached.switch.why
+    assert (stranger.schedule(), list(directory.iterdir())) == ("output", [])
+
+
+def test_without_a_place_for_a_ledger_the_engine_runs_without_one(scheduler: Scheduler, tmp_path: Path) -> None:
+    attached = attach(scheduler, Settings(directory=tmp_path))  # on disk, which was not allowed
+    assert (attached.switch.on, attached.ledger) == (False, None)
+    assert "NotMemory" in attached.switch.why
+    assert scheduler.schedule() == "output"
+
+
+def test_a_second_engine_of_the_same_name_is_not_mirrored_and_says_so(instrument: Instrument, directory: Path) -> None:
+    second = attach(Scheduler(), Settings(directory=directory))
+    assert instrument.switch.on
+    assert not second.switch.on
+    assert "AlreadyWritten" in second.switch.why
+
+
+def test_nothing_happens_where_no_directory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVLEDGER_DIR", raising=False)
+    monkeypatch.setattr("kvledger_vllm.watch_schedulers", lambda settings: pytest.fail("it acted"))
+    kvledger_vllm.register()
+
+
+def test_settings_that_are_no_numbers_count_as_not_given() -> None:
+    settings = Settings.from_environment({"KVLEDGER_DIR": "/dev/shm/x", "KVLEDGER_MAX_REQUESTS": "many"})
+    assert settings == Settings(directory=Path("/dev/shm/x"))
