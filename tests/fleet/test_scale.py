@@ -38,7 +38,7 @@ def test_each_page_is_that_of_an_engine_with_all_its_tenants_and_its_counters_go
     names = [{dict(labels).get("engine") for _, labels in page} - {None} for page in (seventh, eighth)]
     assert names == [{"engine-007"}, {"engine-008"}]
     tenants = {dict(labels)["tenant"] for name, labels in seventh if name == "kvledger_tenant_blocks"}
-    assert len(tenants - {"default"}) == 5
+    assert len(tenants - {"default", catalog.OTHER_TENANT}) == 5
     exposed = {family.exposed_name for family in catalog.FAMILIES if family.kind is not catalog.Kind.HISTOGRAM}
     assert {name for name, _ in seventh if not name.endswith(("_bucket", "_sum", "_count"))} <= exposed
     assert later.keys() == seventh.keys()
