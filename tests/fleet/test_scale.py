@@ -41,7 +41,6 @@ def test_each_page_is_that_of_an_engine_with_all_its_tenants_and_its_counters_go
     assert len(tenants - {"default", catalog.OTHER_TENANT}) == 5
     exposed = {family.exposed_name for family in catalog.FAMILIES if family.kind is not catalog.Kind.HISTOGRAM}
     assert {name for name, _ in seventh if not name.endswith(("_bucket", "_sum", "_count"))} <= exposed
-    assert later.keys() == seventh.keys()
     counters = [key for key in seventh if key[0].endswith(("_total", "_bucket", "_count", "_sum"))]
     assert all(later[key] >= seventh[key] for key in counters)
     assert sum(seventh[key] for key in counters if key[0] == "kvledger_requests_total") > 0
