@@ -12,9 +12,7 @@ def head_cause(scheduler: Any, output: Any, *, preempted: bool, may_throttle: bo
 
     What is left when nothing else stopped the scan is the pool: the head's allocation was refused.
     """
-    state = getattr(getattr(scheduler, "_pause_state", None), "name", "UNPAUSED")
-    holding = getattr(scheduler, "kv_holding_waiting", None)
-    if state == "PAUSED_ALL" or (state != "UNPAUSED" and not holding):
+    if is_paused(scheduler):
         return WaitCause.PAUSED
     if preempted:
         return WaitCause.PREEMPTION
@@ -29,6 +27,12 @@ def head_cause(scheduler: Any, output: Any, *, preempted: bool, may_throttle: bo
     if _does_not_fit_the_step(scheduler, scheduled):
         return WaitCause.TOKEN_BUDGET
     return WaitCause.POOL
+
+
+def is_paused(scheduler: Any) -> bool:
+    """Whether nobody who waits may be admitted: all is paused, or new requests are and none that waits holds blocks."""
+    state = getattr(getattr(scheduler, "_pause_state", None), "name", "UNPAUSED")
+    return state == "PAUSED_ALL" or (state != "UNPAUSED" and not getattr(scheduler, "kv_holding_waiting", None))
 
 
 def _input_budget_left(scheduler: Any, output: Any) -> int:

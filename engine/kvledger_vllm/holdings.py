@@ -34,6 +34,9 @@ class Plan:
     cleared: dict[int, Ids] = field(default_factory=dict)
     extended: list[tuple[int, int, Ids]] = field(default_factory=list)
 
+    def __bool__(self) -> bool:
+        return bool(self.ones or self.cleared or self.extended)
+
     def blocks(self) -> Ids:
         """Every block named by an entry that changes."""
         parts = [*self.cleared.values(), *(blocks for _, _, blocks in self.extended)]

@@ -108,6 +108,10 @@ class Mirror:
             if len(begun):
                 self._ledger.charge(blocks.tenant[begun], 1)
             self._values[self._active_gauge] += active
+        self.count()
+
+    def count(self) -> None:
+        """The gauges of blocks without a reference."""
         cached_count = len(self._evictable)
         self._values[self._cached_gauge] = cached_count
         # The engine's own count of its free queue, so that a count that went wrong there shows as a violation here.

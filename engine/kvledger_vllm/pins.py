@@ -1,7 +1,6 @@
 """Pins: references that vLLM holds outside the tables of live requests. Owns `pin.*`.
 
-Frees that vLLM defers, and the two ends of a copy, are known entry by entry. What a connector holds it does not say:
-those are the references of a block beyond tables and known pins, and only where there is a connector.
+Frees that vLLM defers, and the two ends of a copy, are known entry by entry. What a connector holds it does not say.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ class Pins:
                 blocks = ledger_blocks(entry[1], self._pool)
                 self._entries[key] = (entry, self._add(blocks, kind, holders.get(id(entry[1]), 0)))
 
-    def _add(self, blocks: Ids, kind: PinKind, holder: int, lease_ns: int = 0) -> list[int]:
+    def _add(self, blocks: Ids, kind: PinKind, holder: int) -> list[int]:
         free, pins = int(self._control[_FREE_PINS]), self._pins
         room = min(free, len(blocks))
         if room < len(blocks):
             self._ledger.overflow(len(blocks) - room)
         taken = pins.free_pins[free - room : free][::-1].astype(np.intp)
         self._ledger.stamp(blocks)
-        pins.kind[taken], pins.lease_ns[taken], pins.holder[taken] = kind, lease_ns, holder
+        pins.kind[taken], pins.lease_ns[taken], pins.holder[taken] = kind, 0, holder
         pins.since_ns[taken] = self._ledger.now_ns
         pins.block[taken] = blocks[:room]
         self._control[_FREE_PINS] = free - room

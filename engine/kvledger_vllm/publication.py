@@ -13,7 +13,7 @@ import numpy as np
 
 from kvledger.words import Event, PreemptedFate, PreemptionMode, RequestState, WaitCause
 from kvledger.writer import Ledger
-from kvledger_vllm.causes import head_cause
+from kvledger_vllm.causes import head_cause, is_paused
 from kvledger_vllm.ending import Ending
 from kvledger_vllm.holdings import Holdings, Plan
 from kvledger_vllm.mirror import Change, Mirror
@@ -72,7 +72,7 @@ class Publisher:
         if notes.all_cached:
             notes.touched += self._mirror.cached()
         plan = self._holdings.plan(*self._candidates(kind, output), self._scheduler.requests)
-        released = self._change(plan)
+        released = self._change(kind, plan)
         self._preempt(released)
         if kind is Entry.SCHEDULE:
             self._scheduled(output, throttled)
@@ -80,6 +80,8 @@ class Publisher:
         elif kind is Entry.UPDATE:
             self._tokens.updated(output)
             self._steps.updated(began_ns, ended_ns)
+        elif self._waits.queued and is_paused(self._scheduler):
+            self._waits.blocked_by(WaitCause.PAUSED)
         self._end(released, ended_ns)
         self._count()
         notes.clear()
@@ -103,13 +105,16 @@ class Publisher:
         grown = [i for i, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is not None]
         return grown, dirty
 
-    def _change(self, plan: Plan) -> dict[int, int]:
+    def _change(self, kind: Entry, plan: Plan) -> dict[int, int]:
         """Make the changes of blocks and tables. Returns how many blocks each slot gave up whose table began anew."""
         notes = self._notes
-        self._apply(self._mirror.look(notes.touched, notes.fresh), plan)
+        if notes.touched or plan:
+            self._apply(self._mirror.look(notes.touched, notes.fresh), plan)
+        else:
+            self._mirror.count()
         self._pins.sync(notes, self._serials())
         # Only now: what was noted must be in the ledger before anything counts as changed behind the hooks.
-        if wrong := self._scan.differing():
+        if kind is not Entry.UPDATE and (wrong := self._scan.differing()):
             self._apply(self._mirror.look(wrong, ()), Plan())
         return {slot: len(blocks) for slot, blocks in plan.cleared.items()}
 

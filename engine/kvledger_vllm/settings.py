@@ -11,19 +11,17 @@ DIRECTORY = "KVLEDGER_DIR"
 ENGINE = "KVLEDGER_ENGINE"
 ALLOW_DISK = "KVLEDGER_ALLOW_DISK"
 MAX_REQUESTS = "KVLEDGER_MAX_REQUESTS"
-CONNECTOR_LEASE = "KVLEDGER_CONNECTOR_LEASE_SECONDS"
 _YES = ("1", "true", "yes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`max_requests` 0 means: by the scheduler's limits. A connector may hold a block for its lease, 0 = for ever."""
+    """`max_requests` 0 means: by the scheduler's limits."""
 
     directory: Path
     engine: str = "vllm"
     allow_disk: bool = False
     max_requests: int = 0
-    connector_lease_seconds: float = 480.0
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings | None:
@@ -37,7 +35,6 @@ class Settings:
             engine=values.get(ENGINE) or "vllm",
             allow_disk=values.get(ALLOW_DISK, "").lower() in _YES,
             max_requests=int(_number(values.get(MAX_REQUESTS), 0.0)),
-            connector_lease_seconds=_number(values.get(CONNECTOR_LEASE), 480.0),
         )
 
 

@@ -35,6 +35,7 @@ class Tokens:
         self._size = min(group.block_size_tokens for group in ledger.limits.groups)
         self._steps: deque[tuple[Any, Scheduled]] = deque(maxlen=_MOST_IN_FLIGHT)
         self._last = Scheduled([], np.empty(0, np.intp), np.empty(0, np.uint64), [])
+        self._measured, self._measured_ns = self._last, 0
         self._speculates = bool(getattr(scheduler, "num_spec_tokens", 0))
         stats, kind = ledger.stats, {"class": RequestClass.DEFAULT.word}
         self._values = stats.values
@@ -74,7 +75,7 @@ class Tokens:
             return
         slots, requests = step.slots, step.requests
         live = self._slots.serial[slots] == step.serials
-        counts = np.array([request.num_output_tokens for request in requests], np.int32)
+        counts = np.array(_output_tokens(requests), np.int32)
         if not live.all():
             slots, counts = slots[live], counts[live]
             requests = [request for request, there in zip(requests, live.tolist(), strict=True) if there]
@@ -82,9 +83,15 @@ class Tokens:
             self._copy_running(slots, requests)
         before = self._slots.output_tokens[slots]
         new = counts - before
-        if new.any():
-            self._slots.output_tokens[slots] = counts
+        if not new.any():
+            return
+        self._slots.output_tokens[slots] = counts
+        if step is self._measured and len(slots) == len(step.ids) and (new == 1).all():
+            self._measure_steady(slots)
+        else:
             self._measure(slots[new > 0], before[new > 0], new[new > 0])
+            self._measured = step if (new > 0).all() else Scheduled([], slots[:0], step.serials[:0], [])
+        self._measured_ns = self._ledger.now_ns
 
     def _copy_running(self, slots: Ids, requests: list[Any]) -> None:
         """Rejected drafts take computed tokens back."""
@@ -99,6 +106,14 @@ class Tokens:
             if scheduled is output:
                 return step
         return None
+
+    def _measure_steady(self, slots: Ids) -> None:
+        """As `_measure` where the same requests had their last tokens together, in the last update."""
+        now = self._ledger.now_ns
+        self._values[self._generated] += len(slots)
+        self._values[self._last_token] = now
+        self._gap.observe((now - self._measured_ns) / _NS_PER_SECOND, len(slots))
+        self._slots.last_token_ns[slots] = self._ledger.now_value
 
     def _measure(self, slots: Ids, before: NDArray[np.int32], new: NDArray[np.int32]) -> None:
         view, now = self._slots, self._ledger.now_ns
@@ -122,3 +137,10 @@ class Tokens:
         self._first.observe((now - view.arrived_ns.item(slot)) / _NS_PER_SECOND)
         blocks = int(view.table_blocks[slot].sum())
         self._ledger.event(Event.FIRST_TOKEN, view.serial.item(slot), blocks=blocks)
+
+
+def _output_tokens(requests: list[Any]) -> list[int]:
+    """Tokens each request has generated; past the property where the list behind it is there, in half the time."""
+    if hasattr(requests[0], "_output_token_ids"):
+        return [len(request._output_token_ids) for request in requests]
+    return [request.num_output_tokens for request in requests]
