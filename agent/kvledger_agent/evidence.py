@@ -15,6 +15,7 @@ from kvledger.words import CancelCause, Event, FindingKind, FinishReason
 from kvledger_agent.observation import RequestRef
 
 MAX_CANDIDATES = 16
+_UNWATCHED = "; their beginning was not watched, so that an earlier holder may have left them: ask an agent that watched"
 _GAVE_BACK = tuple(int(e) for e in (Event.CANCELLED, Event.FINISHED, Event.RELEASED, Event.PREEMPTED))
 _SHARED_SECONDS = 1e-6
 
@@ -128,6 +129,8 @@ def cause_of(
     if one_holder and owner:
         return Cause(registry.find(owner), (), "no other request ever held these blocks")
     serials, known = _gave_back(seq, clean_seq, events)
+    if serials and clean_seq is None:
+        known += _UNWATCHED
     return Cause(None, tuple(registry.find(serial) for serial in serials[-MAX_CANDIDATES:]), known)
 
 

@@ -59,6 +59,24 @@ def test_shared_blocks_name_the_requests_that_gave_blocks_back_in_the_publicatio
     assert f"in publication {shared.seq}" in shared.known
 
 
+def test_who_did_not_watch_says_that_an_earlier_holder_may_have_left_shared_blocks() -> None:
+    watch = leaking_engine()
+    watched = findings_after_the_grace(watch).findings or ()
+    # The leaked prefix is shared once more and given back in order: the last to touch it is innocent.
+    watch.loop.submit(request("innocent", [*range(12), 4, 5, 6], tokens=2))
+    for _ in range(4):
+        watch.loop.step()
+
+    late = source_over(watch.ledger, live=False).look().findings or ()
+
+    (known,) = [f for f in watched if f.owner is None]
+    (guessed,) = [f for f in late if f.owner is None]
+    assert [ref.id_head and ref.id_head[:6] for ref in known.candidates] == ["leaker"]
+    assert [ref.id_head for ref in guessed.candidates] == ["innocent"]
+    assert "may have left them" in guessed.known
+    assert "may have left them" not in known.known
+
+
 def test_the_bytes_and_the_time_of_a_leak_are_known() -> None:
     watch = leaking_engine()
     leaked_ns = watch.clock.now_ns()
