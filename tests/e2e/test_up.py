@@ -206,15 +206,16 @@ def test_it_says_where_everything_listens_and_leaves_none_of_it_behind() -> None
     with up("--json", "--model", "cell", "--no-trace", parts=()) as process:
         said = told(process, "try", "explorer", "alerts", "alertmanager")
         metrics = said["agent"].split()[0]
-        shown = [metrics, said["explorer"], said["alerts"], said["alertmanager"]]
-        assert [answers(url) for url in shown] == [200] * 4
+        models = said["engine"].split()[0]
+        shown = [models, metrics, said["explorer"], said["alerts"], said["alertmanager"]]
+        assert [answers(url) for url in shown] == [200] * 5
         children = psutil.Process(process.pid).children(recursive=True)
         assert {"prometheus", "prometheus-alertmanager"} <= {child.name() for child in children}
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=STOP_SECONDS)
     assert out, complaint(process, err)
     assert json.loads(out)["urls"] == {
-        "engine": said["engine"].removesuffix("/v1/completions"),
+        "engine": models.removesuffix("/v1/models"),
         "metrics": metrics,
         "explorer": said["explorer"],
         "prometheus": said["alerts"].removesuffix("/alerts").removesuffix("/classic"),

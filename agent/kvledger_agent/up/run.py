@@ -61,7 +61,7 @@ class Run:
     def _announce(self) -> None:
         stack = self._stack
         lines = (
-            labelled("engine", f"{stack.engine_url}/v1/completions"),
+            labelled("engine", f"{stack.engine_url}/v1/models  (base URL for an OpenAI client: {stack.engine_url}/v1)"),
             labelled("agent", f"{stack.agent_url}/metrics  {stack.agent_url}/v1/engines"),
             labelled("load", f"{stack.settings.load_scales(self._trace, self._profile)}, seed {stack.seed}"),
             labelled("pool", stack.settings.pool_scales),
