@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     *(pytest.mark.needs(name) for name in ("tmpfs", "streamlit", "chromium")),
 ]
-WAIT_MS = 60_000
+WAIT_MS, LIST_MS = 60_000, 3_000
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -44,9 +44,18 @@ class Visit:
         """Go to a page, and choose an engine."""
         self.page.goto(f"{self.url}/{path}", timeout=WAIT_MS)
         if engine is not None:
-            self.page.get_by_role("combobox").first.click(timeout=WAIT_MS)
-            self.page.get_by_role("option", name=engine).click(timeout=WAIT_MS)
+            self.page.get_by_role("combobox").first.wait_for(timeout=WAIT_MS)
+            until(lambda: self._chooses(engine), f"{engine} to be chosen")
         return self.page
+
+    def _chooses(self, engine: str) -> bool:
+        """Open the list and take an engine from it; a page that is still being built may close the list at once."""
+        try:
+            self.page.get_by_role("combobox").first.click(timeout=LIST_MS)
+            self.page.get_by_role("option", name=engine).click(timeout=LIST_MS)
+        except playwright.TimeoutError:
+            return False
+        return True
 
     def sees(self, text: str) -> None:
         """Wait until a text is on the page."""
