@@ -193,6 +193,14 @@ def test_without_prometheus_it_says_what_to_install(only: Callable[..., str]) ->
         assert started.end() == (1, "kvledger: Prometheus is not installed: apt-get install prometheus\n")
 
 
+def test_without_pyyaml_it_names_the_extra_that_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "yaml.py").write_text("raise ModuleNotFoundError(\"No module named 'yaml'\", name='yaml')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with monitor() as started:
+        code, err = started.end()
+    assert (code, err) == (1, "kvledger: `monitor` needs yaml, which is not installed: pip install 'kvledger[alerts]'\n")
+
+
 def test_without_alertmanager_it_serves_the_alerts_and_says_so(only: Callable[..., str]) -> None:
     with monitor(path=only("prometheus")) as started:
         said = started.ready().said
