@@ -198,7 +198,8 @@ def test_without_pyyaml_it_names_the_extra_that_brings_it(tmp_path: Path, monkey
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with monitor() as started:
         code, err = started.end()
-    assert (code, err) == (1, "kvledger: `monitor` needs yaml, which is not installed: pip install 'kvledger[alerts]'\n")
+    assert code == 1
+    assert err == "kvledger: `monitor` needs yaml, which is not installed: pip install 'kvledger[alerts]'\n"
 
 
 def test_without_alertmanager_it_serves_the_alerts_and_says_so(only: Callable[..., str]) -> None:
