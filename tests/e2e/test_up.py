@@ -28,15 +28,15 @@ ALONE = ("--no-explorer", "--no-monitor")
 
 
 @contextmanager
-def up(*arguments: str, parts: Sequence[str] = ALONE, path: str | None = None) -> Iterator[subprocess.Popen[str]]:
+def up(*arguments: str, parts: Sequence[str] = ALONE, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """`kvledger up` as a child; asked to stop, then killed, if a failing test leaves it running.
 
-    Engine, agent and load alone, unless `parts` leaves out less; `path` is its PATH.
+    Engine, agent and load alone, unless `parts` leaves out less; `variables` are added to its environment.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "kvledger_agent", "up", *arguments, *parts],
         cwd=ROOT,
-        env=os.environ | ({} if path is None else {"PATH": path}),
+        env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -227,10 +227,27 @@ def test_it_says_where_everything_listens_and_leaves_none_of_it_behind() -> None
 
 def test_what_cannot_be_had_is_said_in_a_line_and_is_no_problem(tmp_path: Path) -> None:
     arguments = ("--for", "8", "--json", "--model", "cell", "--no-trace")
-    with up(*arguments, parts=("--no-explorer",), path=str(tmp_path)) as process:
+    with up(*arguments, parts=("--no-explorer",), PATH=str(tmp_path)) as process:
         said = told(process, "try", "monitor")
         out, err = process.communicate(timeout=STOP_SECONDS)
     assert said["monitor"] == "not started: Prometheus is not installed: apt-get install prometheus"
     assert process.returncode == 0, complaint(process, err + out)
     urls = json.loads(out)["urls"]
     assert {name for name, url in urls.items() if url is None} == {"explorer", "prometheus", "alertmanager"}
+
+
+def test_without_streamlit_it_says_in_a_line_what_to_install_and_goes_on(tmp_path: Path) -> None:
+    # Imported by every python at its start: streamlit is then as good as not installed.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['streamlit'] = None\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    arguments = ("--for", "8", "--json", "--model", "cell", "--no-trace")
+    with up(*arguments, parts=("--no-monitor",), PYTHONPATH=path) as process:
+        said = told(process, "try", "explorer")
+        out, err = process.communicate(timeout=STOP_SECONDS)
+    remedy = "`explorer` needs streamlit, which is not installed: pip install 'kvledger[explorer]'"
+    assert said["explorer"] == f"not started: {remedy}"
+    assert process.returncode == 0, complaint(process, err + out)
+    summary = json.loads(out)
+    assert summary["urls"]["explorer"] is None
+    assert summary["samples"] > 0
+    assert err.count("streamlit") == 0

@@ -65,10 +65,12 @@ class Visit:
         """Wait until a figure is drawn."""
         self.page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=WAIT_MS)
 
-    def keep(self, name: str) -> None:
-        """A picture, if somebody wants it, of a page that has settled."""
+    def keep(self, name: str, height: int = 900) -> None:
+        """A picture, if somebody wants it, of a page that has settled, with the pointer on nothing."""
         folder = os.environ.get("KVLEDGER_SCREENSHOTS")
         if folder:
+            self.page.set_viewport_size({"width": 1400, "height": height})
+            self.page.mouse.move(5, 5)
             self.page.wait_for_timeout(2500)
             self.page.wait_for_function("!document.querySelector('[data-stale=true]')", timeout=WAIT_MS)
             self.page.screenshot(path=Path(folder) / f"explorer-{name}.png")
@@ -130,7 +132,6 @@ def test_the_map_refreshes_by_itself_and_names_a_block_under_the_pointer(visit: 
     before = publication.inner_text(timeout=WAIT_MS)
     until(lambda: publication.inner_text(timeout=WAIT_MS) != before, "a refresh")
     until(lambda: named_under_pointer(page), "a block's name")
-    page.mouse.move(5, 5)
     visit.keep("block-map")
 
 
@@ -149,8 +150,8 @@ def test_requests_show_their_waits_and_a_tenants_name_loads_nothing(visit: Visit
     visit.open("requests", "pressed:0")
     visit.sees("Waits by cause")
     visit.draws()
-    visit.keep("requests")
     visit.page.get_by_test_id("stDataFrame").wait_for(timeout=WAIT_MS)
+    visit.keep("requests", height=1180)
 
 
 def test_leaks_show_their_evidence(visit: Visit) -> None:

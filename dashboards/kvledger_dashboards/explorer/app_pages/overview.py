@@ -38,7 +38,7 @@ def _card(head: EngineHead) -> None:
         st.subheader(literal(head.key), anchor=False, width="content")
         st.badge(spaced(head.verdict), color=head.colour)  # type: ignore[arg-type] # one of streamlit's colour names
         st.caption(f"{literal(head.model)} · {literal(spaced(head.status))}", width="content")
-    st.markdown(f"**{head.action}.** {literal(head.evidence)}")
+    st.markdown(f"**{head.action}:** {literal(head.evidence)}")
     if not head.readable:
         return
     try:
