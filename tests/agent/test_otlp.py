@@ -182,6 +182,7 @@ def test_the_resource_says_which_agent_it_is_and_stays_the_same_after_a_restart(
 
 
 @pytest.mark.needs("tmpfs")
+@pytest.mark.needs("distribution")
 def test_the_resource_has_the_names_and_values_of_the_semantic_conventions(
     golden: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
