@@ -15,8 +15,8 @@ from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import Arrival, FateKind, burst_times, poisson_times
 from kvledger_agent.load.plan import LoadPlan
 from kvledger_agent.load.profiles import PROFILES, REPLAY, Profile
-from kvledger_agent.load.tokens import prompt_ids
 from kvledger_agent.load.traces import Trace, TraceRow
+from tests.load.prompts import prompt_ids
 
 profiles = st.sampled_from(sorted(PROFILES))
 seeds = st.integers(0, 2**32)
