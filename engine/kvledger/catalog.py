@@ -31,7 +31,6 @@ from kvledger.words import (
 )
 
 PREFIX = "kvledger_"
-MAX_TENANTS = 64
 OTHER_TENANT = "other"
 COMMON_LABELS = ("engine", "model", "rank")
 
