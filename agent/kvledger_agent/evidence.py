@@ -15,7 +15,9 @@ from kvledger.words import CancelCause, Event, FindingKind, FinishReason
 from kvledger_agent.observation import RequestRef
 
 MAX_CANDIDATES = 16
-_UNWATCHED = "; their beginning was not watched, so that an earlier holder may have left them: ask an agent that watched"
+_UNWATCHED = (
+    "; their beginning was not watched, so that an earlier holder may have left them: ask an agent that watched"
+)
 _GAVE_BACK = tuple(int(e) for e in (Event.CANCELLED, Event.FINISHED, Event.RELEASED, Event.PREEMPTED))
 _SHARED_SECONDS = 1e-6
 

@@ -76,7 +76,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """One pool, in blocks unless a name says otherwise."""
+    """One pool, in blocks unless a name says otherwise.
+
+    `reserve_parts_bytes` are the reserve's parts by name, None where the engine does not know one.
+    """
 
     capacity_blocks: int
     free_blocks: int | None = None
@@ -88,6 +91,7 @@ class PoolView:
     longest_free_run_blocks: int | None = None
     budget_bytes: int | None = None
     reserve_bytes: int | None = None
+    reserve_parts_bytes: Mapping[str, int | None] | None = None
     alert_watermark_ratio: float | None = None
     admission_watermark_blocks: int | None = None
     growth_known: bool = False
