@@ -78,8 +78,10 @@ def run() -> tuple[dict[str, Any], float, str]:
 
 
 def test_it_ends_by_itself_soon_after_the_time_it_was_given(run: tuple[dict[str, Any], float, str]) -> None:
-    _, seconds, _ = run
+    summary, seconds, _ = run
     assert SECONDS <= seconds <= SECONDS + LONGEST_OVERTIME_SECONDS
+    assert summary["interrupted"] is False
+    assert "interrupted" not in summary["load"]
 
 
 def test_its_summary_shows_sharing_refusals_cancellations_and_waits_by_cause(
@@ -89,6 +91,8 @@ def test_its_summary_shows_sharing_refusals_cancellations_and_waits_by_cause(
     assert summary["shared_blocks"] > 0
     assert summary["logical_blocks"] > summary["active_blocks"] > 0
     assert sum(summary["cancellations"].values()) > 0
+    by_clients = summary["load"]["cancellations"] + summary["load"]["timeouts"]
+    assert sum(summary["cancellations"].values()) <= by_clients, "what the stop itself cut, nobody cancelled"
     assert summary["waits"]
 
 
@@ -128,7 +132,8 @@ def test_a_signal_ends_it_in_order_and_leaves_no_process_and_no_file(number: sig
         process.send_signal(number)
         out, err = process.communicate(timeout=STOP_SECONDS)
     assert out, complaint(process, err)
-    assert json.loads(out)["active_blocks_after_drain"] == 0
+    summary = json.loads(out)
+    assert (summary["interrupted"], summary["active_blocks_after_drain"]) == (True, 0)
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert not ledgers.parent.exists()
