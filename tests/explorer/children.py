@@ -23,7 +23,7 @@ from kvledger_engine.steptime import StepTime, TimedCompute
 EVIL_TENANT = "![x](http://192.0.2.1/x.png)<img src='http://192.0.2.1/y.png'>"
 CAPACITY_BLOCKS = 1600
 BURST_REQUESTS, STEPS_PER_CANCEL = 60, 24
-PREFIX_TOKENS = 320
+PREFIX_TOKENS, LEAK_AFTER_CANCELS = 320, 5
 WAVE_REQUESTS = 48
 """Half of a wave is long: the pool runs out, and requests are preempted; half is short: batch slots run out."""
 
@@ -34,8 +34,8 @@ def pressed(directory: str) -> None:
 
 
 def leaking(directory: str) -> None:
-    """The same load with a defect: one cancelled request's blocks are never freed."""
-    serve(directory, "leaking", FaultPlan(FaultKind.SKIPPED_FREE, 1), steps_per_arrival=3)
+    """The same load with a defect: one cancelled request's blocks are never freed, when an agent is there to see it."""
+    serve(directory, "leaking", FaultPlan(FaultKind.SKIPPED_FREE, LEAK_AFTER_CANCELS), steps_per_arrival=3)
 
 
 def vast(directory: str) -> None:

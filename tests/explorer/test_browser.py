@@ -26,6 +26,12 @@ pytestmark = [
     *(pytest.mark.needs(name) for name in ("tmpfs", "streamlit", "chromium")),
 ]
 WAIT_MS, LIST_MS = 60_000, 3_000
+SETTLED = """() => {
+    const now = performance.now(), fades = document.querySelector('[data-stale=true]')
+    window.fresh_since = fades ? undefined : (window.fresh_since ?? now)
+    return now - window.fresh_since > 400
+}"""
+"""Nothing on the page has been fading for a moment, in which a refresh is redrawn."""
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -61,9 +67,9 @@ class Visit:
         """Wait until a text is on the page."""
         self.page.get_by_text(re.compile(text)).first.wait_for(timeout=WAIT_MS)
 
-    def draws(self) -> None:
-        """Wait until a figure is drawn."""
-        self.page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=WAIT_MS)
+    def draws(self, figures: int = 1) -> None:
+        """Wait until so many figures are drawn."""
+        self.page.locator(".js-plotly-plot:has(.main-svg)").nth(figures - 1).wait_for(timeout=WAIT_MS)
 
     def keep(self, name: str, height: int = 900) -> None:
         """A picture, if somebody wants it, of a page that has settled, with the pointer on nothing."""
@@ -72,7 +78,7 @@ class Visit:
             self.page.set_viewport_size({"width": 1400, "height": height})
             self.page.mouse.move(5, 5)
             self.page.wait_for_timeout(2500)
-            self.page.wait_for_function("!document.querySelector('[data-stale=true]')", timeout=WAIT_MS)
+            self.page.wait_for_function(SETTLED, timeout=WAIT_MS)
             self.page.screenshot(path=Path(folder) / f"explorer-{name}.png")
 
     def foreign(self) -> list[str]:
@@ -121,7 +127,7 @@ def test_the_overview_shows_verdict_pool_and_waits(visit: Visit) -> None:
     visit.open("")
     visit.sees("leaking:0")
     visit.sees("Fix the leak")
-    visit.draws()
+    visit.draws(figures=2)
     visit.keep("overview")
 
 

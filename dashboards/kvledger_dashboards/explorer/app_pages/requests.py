@@ -22,6 +22,9 @@ COLUMNS = {
     "age": SECONDS,
     "waited": SECONDS,
     "first token": st.column_config.NumberColumn(help="From arrival to the first token", format="%.2f s"),
+    "computed tokens": st.column_config.NumberColumn(
+        help="Of prompt and output, those whose keys and values are stored"
+    ),
     "block-seconds": st.column_config.NumberColumn(format="%.1f", help="A shared block's second is split"),
 }
 
