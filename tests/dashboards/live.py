@@ -38,7 +38,7 @@ SETTINGS = {
     "storm": "--blocks 96 --max-num-seqs 12 --max-waiting 8 --watermark 6 --max-model-len 1024 --step-time base=8ms",
     "leak": "--blocks 64 --fault skipped_free --step-time base=20ms",
     "lost": "--blocks 64 --fault free_list_loss --step-time base=20ms",
-    "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=40ms",
+    "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=120ms",
     "frozen": "--blocks 64 --step-time base=40ms",
     "dead": "--blocks 64 --step-time base=40ms",
 }
@@ -188,7 +188,7 @@ class Live:
         self._hold_storm()
 
     def _stall(self, first_token: int = 1) -> None:
-        """A prompt that is computed for half a minute, and a request that waits for it."""
+        """A prompt that is computed for a minute, and a request that waits for it."""
         url = self.engines["stalled"]["url"]
         send(url, prompt_tokens=4000, tokens=8, first_token=first_token)
         send(url, prompt_tokens=96, tokens=400, first_token=first_token)
