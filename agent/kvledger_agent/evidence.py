@@ -15,6 +15,9 @@ from kvledger.words import CancelCause, Event, FindingKind, FinishReason
 from kvledger_agent.observation import RequestRef
 
 MAX_CANDIDATES = 16
+_UNWATCHED = (
+    "; their beginning was not watched, so that an earlier holder may have left them: ask an agent that watched"
+)
 _GAVE_BACK = tuple(int(e) for e in (Event.CANCELLED, Event.FINISHED, Event.RELEASED, Event.PREEMPTED))
 _SHARED_SECONDS = 1e-6
 
@@ -119,15 +122,18 @@ def cause_of(
     events: NDArray[Any] | None,
     registry: Registry,
 ) -> Cause:
-    """Who left blocks of publication `seq` behind: their proven owner, or the requests that gave blocks back then.
+    """Who left blocks behind that last changed in publication `seq`: their proven owner, or those who may have.
 
-    `clean_seq` is the last publication in which the blocks were not suspected, None when they always were.
+    `clean_seq` is the last publication in which the blocks were not suspected, None when they always were. Whoever gave
+    blocks back after it may have left a shared block behind: others may have let go of it since.
     """
     if kind is FindingKind.FINISHING_OVERDUE:
         return Cause(registry.find(owner), (), "the request itself has ended and still holds its blocks")
     if one_holder and owner:
         return Cause(registry.find(owner), (), "no other request ever held these blocks")
     serials, known = _gave_back(seq, clean_seq, events)
+    if serials and clean_seq is None:
+        known += _UNWATCHED
     return Cause(None, tuple(registry.find(serial) for serial in serials[-MAX_CANDIDATES:]), known)
 
 
@@ -136,12 +142,13 @@ def _gave_back(seq: int, clean_seq: int | None, events: NDArray[Any] | None) -> 
         return [], "the blocks were shared, and no lifecycle event has been read"
     gave_back = events[np.isin(events["event"], _GAVE_BACK)]
     same = _serials(gave_back[gave_back["seq"] == np.uint64(seq)])
-    if same:
+    if same and clean_seq in (None, seq - 1):
         return same, f"the blocks were shared; these gave blocks back in publication {seq}, their last change"
     first = 0 if clean_seq is None else clean_seq
     around = _serials(gave_back[(gave_back["seq"] > np.uint64(first)) & (gave_back["seq"] <= np.uint64(seq))])
     if around:
-        return around, f"the blocks were shared; these gave blocks back in publications {first + 1} to {seq}"
+        which = "these" if len(around) <= MAX_CANDIDATES else f"the last {MAX_CANDIDATES} of {len(around)} that"
+        return around, f"the blocks were shared; {which} gave blocks back in publications {first + 1} to {seq}"
     return [], f"the blocks were shared; of requests that gave blocks back up to publication {seq} no event is known"
 
 

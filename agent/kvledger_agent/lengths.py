@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger import geometry
 from kvledger.limits import Limits
-from kvledger_agent.needs import I64, blocks_of
+from kvledger_agent.needs import I64, blocks_of, blocks_of_group
 from kvledger_agent.observation import Labels, Series
 
 PERCENTILES = (50, 95, 99)
@@ -45,9 +46,8 @@ def length_view(limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[s
 def effective_concurrency(limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[str, ...]) -> Series | None:
     """Requests of each tenant's length percentiles that the pool can hold at once; None while no lengths are known.
 
-    The pool's blocks are what is left of the KV budget after its reserve, already divided by bytes per block; a request
-    of L tokens takes whole blocks in every cache group. So this is (budget − reserve) / (bytes per token × L), block
-    rounding and windows counted. Lengths are prompt plus generated tokens of ended requests that held a block.
+    It is `geometry.effective_concurrency` at each length, block rounding and windows counted. Lengths are prompt plus
+    generated tokens of ended requests that held a block.
     """
     held = _held(summaries)
     if held is None:
@@ -79,4 +79,18 @@ def _percentiles(tokens: I64) -> I64:
 
 
 def _fitting(limits: Limits, lengths: I64) -> list[float]:
-    return [limits.capacity_blocks / max(1, blocks) for blocks in blocks_of(limits, lengths).tolist()]
+    """`geometry.effective_concurrency` at each length, whose bytes per token are those of the whole blocks it takes.
+
+    Where the ledger lacks bytes, memory is counted in blocks: the pool is what is left after the reserve.
+    """
+    groups, budget, reserve = limits.groups, limits.budget_bytes, limits.reserve_bytes
+    if 0 < reserve < budget and all(group.block_bytes for group in groups):
+        held = np.sum([blocks_of_group(group, lengths) * group.block_bytes for group in groups], axis=0)
+    else:
+        held, budget, reserve = blocks_of(limits, lengths), limits.capacity_blocks, 0
+    return [
+        geometry.effective_concurrency(
+            budget_bytes=budget, reserve_bytes=reserve, bytes_per_token=max(1, size) / length, context_tokens=length
+        )
+        for size, length in zip(held.tolist(), lengths.tolist(), strict=True)
+    ]

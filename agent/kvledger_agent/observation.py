@@ -78,6 +78,7 @@ class Clock:
 class PoolView:
     """One pool, in blocks unless a name says otherwise.
 
+    `reserve_parts_bytes` are the reserve's parts by name, None where the engine does not know one.
     A scraped engine may not tell free blocks from those kept for reuse: `available_blocks` are both. Its `usage_ratio`
     counts what is kept for reuse as used where `usage_includes_evictable` says so.
     """
@@ -92,6 +93,7 @@ class PoolView:
     longest_free_run_blocks: int | None = None
     budget_bytes: int | None = None
     reserve_bytes: int | None = None
+    reserve_parts_bytes: Mapping[str, int | None] | None = None
     alert_watermark_ratio: float | None = None
     admission_watermark_blocks: int | None = None
     growth_known: bool = False

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kvledger import catalog
 from kvledger.audit import Audit
 from kvledger.head import Head
-from kvledger.limits import Group
+from kvledger.limits import Group, Limits
 from kvledger.snapshot import ReadStatus, Sample
 from kvledger.words import PinKind
 from kvledger_agent.audit_facts import AuditFacts
@@ -123,6 +123,7 @@ def pool_of(
         longest_free_run_blocks=None if facts is None else facts.longest_free_run_blocks,
         budget_bytes=limits.budget_bytes or None,
         reserve_bytes=limits.reserve_bytes or None,
+        reserve_parts_bytes=_reserve_parts(limits) if limits.reserve_bytes else None,
         alert_watermark_ratio=limits.alert_watermark_ratio,
         admission_watermark_blocks=limits.admission_watermark_blocks,
         growth_known=active_growth_per_second is not None,
@@ -170,6 +171,15 @@ def totals_of(sample: Sample, price_per_hour: float | None) -> Totals:
 def _count(sample: Sample, name: str) -> int | None:
     value = sample.stats.gauge(name)
     return None if value is None or not np.isfinite(value) else int(value)
+
+
+def _reserve_parts(limits: Limits) -> dict[str, int | None]:
+    return {
+        "weights": limits.reserve_weights_bytes,
+        "activations": limits.reserve_activations_bytes,
+        "communication_buffers": limits.reserve_communication_bytes,
+        "allocator_metadata": limits.reserve_allocator_bytes,
+    }
 
 
 def _pinned(sample: Sample) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """The scorecard: seven figures of one engine side by side, from one observation. Pure; unknown is None, never 0.
 
-Rates and quantiles are over everything that the engine's counters hold, its earlier starts included.
+Rates, quantiles and cost are over everything that the engine's counters hold, its earlier starts included: one look
+has no other range. Command, API and the gauges that boards show are all of these functions.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ TTFT_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveItem:
-    """Memory that no request's blocks can be in, or not when it is admitted. `subtracted`: the pool is without it."""
+    """Memory that no request's blocks can be in, or not when it is admitted. `subtracted`: the pool is without it.
+
+    `part_of` names the item that this one is a part of; parts of which the engine does not know the size are in no sum.
+    """
 
     name: str
     bytes: int | None
     blocks: int | None
     subtracted: bool
+    part_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,7 @@ class Fit:
 class Concurrency:
     """What fits at the length percentiles, what was left out of it, and the most that ran in the last 60 s.
 
-    `fits` is None while too few requests have ended; `budget_bytes` is what is left after the reserve.
+    `fits` is None while too few requests have ended; `budget_bytes` is memory for the cache and the reserve together.
     """
 
     fits: tuple[Fit, ...] | None
@@ -76,8 +81,7 @@ def scorecard(observation: Observation) -> Scorecard:
     """The seven figures of one observation."""
     counters, pool = observation.totals.counters, observation.pool
     rejected, ended = _total(counters.get("rejections_total")), _total(counters.get("requests_total"))
-    cost = _total(counters.get("cost_total"))
-    ttft = merged(observation.totals.histograms.get("time_to_first_token", {}).values())
+    ttft = _ttft(observation)
     sizes = {group.name: group.block_size_tokens for group in observation.groups}
     known = {name: size for name, size in sizes.items() if size is not None}
     return Scorecard(
@@ -88,13 +92,33 @@ def scorecard(observation: Observation) -> Scorecard:
         peak_active_blocks=None if pool is None else pool.peak_active_blocks,
         capacity_blocks=None if pool is None else pool.capacity_blocks,
         concurrency=_concurrency(observation),
-        rejection_ratio=None if rejected is None or ended is None else ratio(rejected, rejected + ended),
+        rejection_ratio=rejection_ratio(observation),
         rejected=None if rejected is None else int(rejected),
         ended=None if ended is None else int(ended),
-        ttft_p95_seconds=None if ttft is None else quantile(TTFT_SHARE, ttft),
+        ttft_p95_seconds=ttft_p95_seconds(observation),
         ttft_beyond_buckets=ttft is not None and _beyond(TTFT_SHARE, ttft),
-        cost_per_request=None if cost is None or ended is None else ratio(cost, ended),
+        cost_per_request=cost_per_request(observation),
     )
+
+
+def rejection_ratio(observation: Observation) -> float | None:
+    """Refused over refused and ended; None before there was either."""
+    counters = observation.totals.counters
+    rejected, ended = _total(counters.get("rejections_total")), _total(counters.get("requests_total"))
+    return None if rejected is None or ended is None else ratio(rejected, rejected + ended)
+
+
+def ttft_p95_seconds(observation: Observation) -> float | None:
+    """P95 of arrival to first token over all classes; None before any first token."""
+    ttft = _ttft(observation)
+    return None if ttft is None else quantile(TTFT_SHARE, ttft)
+
+
+def cost_per_request(observation: Observation) -> float | None:
+    """Cost over ended requests, in the currency of the price; None without a price, and before any has ended."""
+    counters = observation.totals.counters
+    cost, ended = _total(counters.get("cost_total")), _total(counters.get("requests_total"))
+    return None if cost is None or ended is None else ratio(cost, ended)
 
 
 def quantile(share: float, histogram: HistogramView) -> float | None:
@@ -127,6 +151,10 @@ def merged(histograms: Iterable[HistogramView]) -> HistogramView | None:
 def ratio(part: float, whole: float) -> float | None:
     """`part` over `whole`; None where there is no whole."""
     return part / whole if whole > 0 else None
+
+
+def _ttft(observation: Observation) -> HistogramView | None:
+    return merged(observation.totals.histograms.get("time_to_first_token", {}).values())
 
 
 def _beyond(share: float, histogram: HistogramView) -> bool:
@@ -165,14 +193,18 @@ def _reserve(observation: Observation) -> tuple[ReserveItem, ...]:
         return ()
     pinned = None if pool.pinned_blocks is None else sum(pool.pinned_blocks.values())
     kept = pool.admission_watermark_blocks
-    size = _block_bytes(observation)
+    block_bytes = _block_bytes(observation)
     return (
         ReserveItem(name="reserve", bytes=pool.reserve_bytes, blocks=None, subtracted=True),
-        ReserveItem(name="admission_watermark", bytes=_times(kept, size), blocks=kept, subtracted=False),
-        ReserveItem(name="pinned", bytes=_times(pinned, size), blocks=pinned, subtracted=False),
+        *(
+            ReserveItem(name=name, bytes=size, blocks=None, subtracted=True, part_of="reserve")
+            for name, size in (pool.reserve_parts_bytes or {}).items()
+        ),
+        ReserveItem(name="admission_watermark", bytes=_times(kept, block_bytes), blocks=kept, subtracted=False),
+        ReserveItem(name="pinned", bytes=_times(pinned, block_bytes), blocks=pinned, subtracted=False),
         ReserveItem(
             name="leaked",
-            bytes=_times(observation.leaked_blocks, size),
+            bytes=_times(observation.leaked_blocks, block_bytes),
             blocks=observation.leaked_blocks,
             subtracted=False,
         ),

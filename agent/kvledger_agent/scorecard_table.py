@@ -40,9 +40,9 @@ def _rows(card: Scorecard) -> Iterator[Row]:
     yield from _concurrency(card.concurrency)
     counts = f"{_number(card.rejected)} refused, {_number(card.ended)} ended"
     yield "rejection rate", UNKNOWN if card.rejection_ratio is None else f"{card.rejection_ratio:.2%}", counts
-    yield "TTFT P95", _ttft(card), "arrival to first token"
+    yield "TTFT P95", _ttft(card), "to first token, since counters began"
     cost = UNKNOWN if card.cost_per_request is None else f"{card.cost_per_request:.6g}"
-    yield "cost per request", cost, "over the requests that ended"
+    yield "cost per request", cost, "all that ended since counters began"
 
 
 def _concurrency(view: Concurrency) -> Iterator[Row]:
@@ -52,14 +52,16 @@ def _concurrency(view: Concurrency) -> Iterator[Row]:
         for name, fit in zip(["maximum concurrency"] + [""] * len(view.fits), view.fits, strict=False):
             yield name, f"{fit.requests:,.1f}", f"at P{fit.percentile}, {_number(fit.length_tokens)} tokens"
     yield "  reached", _number(view.reached), "most running at once, last 60 s"
-    yield "  KV budget", _number(view.budget_bytes, " B"), "what is left after the reserve"
+    yield "  KV budget", _number(view.budget_bytes, " B"), "memory of the cache, reserve included"
     for item in view.reserve:
-        yield f"  {item.name.replace('_', ' ')}", *_item(item)
+        yield f"{'    ' if item.part_of else '  '}{item.name.replace('_', ' ')}", *_item(item)
 
 
 def _item(item: ReserveItem) -> tuple[str, str]:
     if item.subtracted:
-        return _number(item.bytes, " B"), "weights and buffers, subtracted"
+        note = "subtracted from the budget" if item.part_of is None else f"part of the {item.part_of}"
+        note += ", of unknown size" if item.part_of is not None and item.bytes is None else ""
+        return _number(item.bytes, " B"), note
     size = "" if item.bytes is None else f"{item.bytes:,} B, "
     return _number(item.blocks), f"blocks, {size}not subtracted"
 

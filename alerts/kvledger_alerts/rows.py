@@ -74,19 +74,19 @@ def _high_watermark(p: Parameters) -> tuple[AlertRow, AlertRow]:
         "use, and requests wait for blocks, are preempted, or are refused."
     )
 
-    def row(severity: Severity, condition: str, hold_seconds: float) -> AlertRow:
+    def row(severity: Severity, condition: str) -> AlertRow:
         return AlertRow(
             name="KvledgerPoolHighWatermark",
             severity=severity,
             expression=f"{condition}\nand ignoring (pool) {PRESSURE}",
-            hold_seconds=hold_seconds,
+            hold_seconds=p.pressure_hold_seconds,
             summary="A block pool is nearly full and requests suffer from it",
             description=description,
         )
 
     return (
-        row(Severity.WARNING, own, 300),
-        row(Severity.CRITICAL, f"{ratio} >= {p.critical_ratio}", 300),
+        row(Severity.WARNING, own),
+        row(Severity.CRITICAL, f"{ratio} >= {p.critical_ratio}"),
     )
 
 
@@ -97,8 +97,7 @@ def _exhaustion(p: Parameters) -> AlertRow:
         severity=Severity.WARNING,
         expression=f"max_over_time(kvledger_pool_seconds_to_exhaustion[{window}]) < {p.exhaustion_seconds:g}\n"
         f"and min_over_time({HEADROOM_RATIO}[{window}]) < {p.headroom_ratio}",
-        # Longer than the minute over which the agent measures growth: a ramp that has ended predicts nothing.
-        hold_seconds=120,
+        hold_seconds=p.exhaustion_hold_seconds,
         summary="A block pool runs out soon if it goes on growing like this",
         description=f"At the last minute's growth, pool {{{{ $labels.pool }}}} of engine {ENGINE} has no headroom left "
         "in {{ $value | humanizeDuration }}.",
@@ -113,7 +112,7 @@ def _leak(p: Parameters) -> tuple[AlertRow, AlertRow]:
             name=name,
             severity=Severity.WARNING,
             expression=f'max_over_time(kvledger_findings{{kind=~"{_kinds(LEAK_KINDS)}"}}[{window}]) > 0',
-            hold_seconds=0,  # the agent has waited for its grace already
+            hold_seconds=p.finding_hold_seconds,
             summary=summary,
             description=f"Engine {ENGINE}: {{{{ $value }}}} open findings of kind {{{{ $labels.kind }}}}.",
         ),
@@ -122,7 +121,7 @@ def _leak(p: Parameters) -> tuple[AlertRow, AlertRow]:
             severity=Severity.CRITICAL,
             expression=f"max_over_time(kvledger_pool_leaked_blocks[{window}])\n"
             f"/ (max_over_time(kvledger_pool_capacity_blocks[{window}]) > 0) > {p.leaked_ratio}",
-            hold_seconds=0,
+            hold_seconds=p.finding_hold_seconds,
             summary=summary,
             description=f"Engine {ENGINE}: {{{{ $value | humanizePercentage }}}} of pool {{{{ $labels.pool }}}} "
             "is leaked.",
@@ -139,7 +138,7 @@ def _corruption(p: Parameters) -> AlertRow:
         expression=f'max_over_time(kvledger_findings{{kind=~"{_kinds(CORRUPTION_KINDS)}"}}[{window}]) > 0\n'
         f"or max_over_time({violations}) > 0\n"
         f"or min_over_time({violations}) < 0",
-        hold_seconds=0,
+        hold_seconds=p.finding_hold_seconds,
         summary="Blocks are in two places at once: requests may read each other's tokens",
         description=f"Engine {ENGINE}: {{{{ with $labels.kind }}}}open findings of kind {{{{ . }}}}{{{{ end }}}}"
         "{{ with $labels.invariant }}the count of {{ . }} blocks is off{{ end }} ({{ $value }}).",
@@ -152,7 +151,7 @@ def _stuck(p: Parameters, word: str, summary: str) -> AlertRow:
         name=f"KvledgerEngine{word}",
         severity=Severity.CRITICAL,
         expression=f"max without (verdict) (min_over_time({verdict})) == 1",
-        hold_seconds=60,
+        hold_seconds=p.liveness_hold_seconds,
         summary=summary,
         description=f"Engine {ENGINE} is {word.lower()}: its requests wait and get nothing.",
     )
@@ -165,7 +164,7 @@ def _down(p: Parameters) -> AlertRow:
         severity=Severity.CRITICAL,
         expression=f"max_over_time(kvledger_engine_up[{window}]) == 0\n"
         f"unless max_over_time(kvledger_engine_closed[{window}]) == 1",
-        hold_seconds=60,
+        hold_seconds=p.liveness_hold_seconds,
         summary="An engine is gone without a clean stop, and its ledger is still there",
         description=f"No process holds the ledger of engine {ENGINE}; the agent shows its last state.",
     )
@@ -183,7 +182,7 @@ def _rejections(p: Parameters) -> AlertRow:
         f" + sum without (finish_reason, tenant) (rate(kvledger_requests_total[{window}])))\n"
         f"> {p.rejection_ratio}\n"
         f"and increase({refused}) >= {p.rejection_count}",
-        hold_seconds=120,
+        hold_seconds=p.rejection_hold_seconds,
         summary="Requests are refused before they hold a block",
         description=f"Engine {ENGINE} refuses {{{{ $value | humanizePercentage }}}} of its requests "
         "as {{ $labels.reason }}.",
@@ -195,7 +194,7 @@ def _unreadable(p: Parameters) -> AlertRow:
         name="KvledgerLedgerUnreadable",
         severity=Severity.WARNING,
         expression=f"max_over_time(kvledger_agent_source_success[{p.scale.window(p.short_seconds)}]) == 0",
-        hold_seconds=60,
+        hold_seconds=p.liveness_hold_seconds,
         summary="A ledger cannot be read: no other alert can fire for its engine",
         description="The agent at {{ $labels.instance }} cannot read the ledger of {{ $labels.source }}.",
     )
@@ -207,7 +206,7 @@ def _agent(p: Parameters) -> AlertRow:
         name="KvledgerAgentAbsent",
         severity=Severity.CRITICAL,
         expression=f"max_over_time({up}[{p.scale.window(p.short_seconds)}]) == 0\nor absent({up})",
-        hold_seconds=120,
+        hold_seconds=p.agent_hold_seconds,
         summary="Nobody watches the engines: an agent is gone, or its samples are stale",
         description="{{ with $labels.instance }}The agent at {{ . }} does not answer, or refuses with 503 because its "
         "last sample is too old.{{ else }}Prometheus has no target for job {{ $labels.job }}.{{ end }}",

@@ -11,14 +11,21 @@ SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Decision")
 DECISIONS = ("add capacity", "throttle", "change block policy", "fix leak", "look downstream")
 _FENCE = re.compile(r"^```sh\n(.*?)^```\n(?:\n((?:[^\n]+\n)+))?", re.MULTILINE | re.DOTALL)
 _SIGN = re.compile(r"`([^`]+)`")
+_PLACEHOLDER = re.compile(r"(…|\bN\b|\b0\b|\b1\b|\s+)")
+_NUMBER_END = r"(?:\.0+)?(?![\w.])"
+_PATTERNS = {"…": ".*", "N": r"(?=[\d.]*[1-9])[\d.]+", "0": "0" + _NUMBER_END, "1": "1" + _NUMBER_END}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One fenced block: its shell lines, and the texts that its output shows when this alert fires for a cause."""
 
-    commands: str
+    commands: tuple[str, ...]
     signs: tuple[str, ...]
+
+    def missing(self, output: str) -> list[str]:
+        """The signs that this output does not show."""
+        return [sign for sign in self.signs if not re.search(sign_pattern(sign), output)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,12 @@ def read_page(alert: str) -> Page:
     return parse_page(page_path(alert).read_text())
 
 
+def sign_pattern(sign: str) -> str:
+    """A sign as a regular expression: `…` is any text within a line, `N` a number above 0, and 0 is also `0.0`."""
+    parts = _PLACEHOLDER.split(sign)
+    return "".join(r"[^\S\n]+" if part.isspace() else _PATTERNS.get(part, re.escape(part)) for part in parts)
+
+
 def parse_page(text: str) -> Page:
     """A page from its Markdown."""
     head, *parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
@@ -65,4 +78,4 @@ def _check(match: re.Match[str]) -> Check:
     """A block and the sentence "Look for …" after it, whose words in backticks are what the output shows."""
     _, said, rest = (match[2] or "").partition("Look for ")
     sentence = re.split(r"\.\s", rest, maxsplit=1)[0]
-    return Check(commands=match[1], signs=tuple(_SIGN.findall(sentence)) if said else ())
+    return Check(commands=tuple(match[1].splitlines()), signs=tuple(_SIGN.findall(sentence)) if said else ())

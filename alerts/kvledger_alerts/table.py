@@ -49,6 +49,8 @@ class Scale:
 class Parameters:
     """Everything an operator may want to set. Thresholds are ratios (0 to 1), seconds, or counts within a window.
 
+    Windows and holds are as they are before `scale` stretches them. A hold is an alert's `for`.
+
     Attributes:
         job: the scrape job of the agents, as in `up{job}`.
         runbook_base: an alert's page is at this plus its name.
@@ -60,6 +62,12 @@ class Parameters:
         exhaustion_seconds, headroom_ratio: a pool is about to run out when both are undercut.
         leaked_ratio: share of the pool that may be leaked before that is critical.
         rejection_ratio, rejection_count: refusals of one reason matter from this share and this number on.
+        pressure_hold_seconds: of the high watermark, warning and critical.
+        exhaustion_hold_seconds: of the prediction. Longer than the minute over which the agent measures growth: a ramp
+            that has ended predicts nothing.
+        finding_hold_seconds: of leaks and corruption. 0, since the agent has waited for its grace already.
+        liveness_hold_seconds: of stalled, frozen, down, and a ledger that cannot be read.
+        rejection_hold_seconds, agent_hold_seconds: of refusals, and of an agent that is absent.
     """
 
     scale: Scale = field(default_factory=Scale)
@@ -75,6 +83,12 @@ class Parameters:
     leaked_ratio: float = 0.1
     rejection_ratio: float = 0.05
     rejection_count: int = 10
+    pressure_hold_seconds: float = 300.0
+    exhaustion_hold_seconds: float = 120.0
+    finding_hold_seconds: float = 0.0
+    liveness_hold_seconds: float = 60.0
+    rejection_hold_seconds: float = 120.0
+    agent_hold_seconds: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
 from grafana_foundation_sdk.builders import prometheus, stat, timeseries
-from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import common, units
 from grafana_foundation_sdk.models import dashboard as models
 
 from kvledger_dashboards.queries import Query
@@ -33,6 +33,11 @@ class Face:
     unit: str
     span: int
     height: int
+
+
+def stat_face(number: int, title: str, text: str, unit: str = units.NoUnit, *, span: int = 3) -> Face:
+    """The face of a panel of numbers: eight of them, at their usual width, make a row."""
+    return Face(id=number, title=title, description=text, unit=unit, span=span, height=4)
 
 
 def target(query: Query, ref_id: str) -> prometheus.Dataquery:

@@ -64,9 +64,6 @@ def _now(expr: str, legend: str) -> Query:
     return Query(expr, legend, instant=True)
 
 
-_ENDED = per_second("requests_total")
-_REFUSED = per_second("rejections_total")
-
 VERDICTS = MappingProxyType(
     {
         word: _now(f"sum({select('verdict', verdict=word)})", word)
@@ -90,10 +87,11 @@ CONCURRENCY = (
     ),
     _now(f"max by (model) ({select('requests_peak_running')})", "{{model}} reached"),
 )
-"""As `kvledger scorecard` has it: what fits at the length percentiles, beside the most that ran in the last minute."""
-REJECTION_RATIO = _now(f"{_REFUSED} / ({_REFUSED} + {_ENDED} > 0)", "refused")
-TTFT_P95 = _now(quantile(0.95, "time_to_first_token"), "P95")
-COST_PER_REQUEST = _now(f"{per_second('cost_total')} / ({_ENDED} > 0)", "cost")
+"""What fits at the length percentiles, beside the most that ran in the last minute."""
+REJECTION_RATIO = _now(f"max by (model) ({select('scorecard_rejection_ratio')})", "{{model}}")
+TTFT_P95 = _now(f"max by (model) ({select('scorecard_ttft_p95_seconds')})", "{{model}}")
+COST_PER_REQUEST = _now(f"max by (model) ({select('scorecard_cost_per_request')})", "{{model}}")
+"""These seven are the figures of `kvledger scorecard`, of the worst engine core of each model."""
 
 BLOCKS = tuple(Query(f"sum({select('pool_blocks', state=state)})", state) for state in ("active", "cached", "free"))
 """In the order of the stack, from the bottom."""

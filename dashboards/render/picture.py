@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 BOARD = GENERATED / f"{oncall.UID}.json"
 PICTURE = HERE.parents[1] / "docs/images/board-oncall.png"
 WORK = Path(tempfile.gettempdir()) / "kvledger-board-picture"
-SHOWN_SECONDS, AFTER_SECONDS, DRAWING_MS = 180, 75, 30_000
+SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS, DRAWING_MS = 180, 60, 6, 30_000
 WIDTH, HEIGHT = 1600, 1000
 FONTS = {"400": "Inter-Regular", "500": "Inter-Medium"}
 """Weight to the name under which Grafana's styles look for the font."""
@@ -46,6 +46,8 @@ def collected(board: dict[str, Any]) -> dict[str, Any]:
     with Live(Path(tempfile.mkdtemp(prefix="kvledger-picture-", dir="/dev/shm"))) as live:
         os.kill(live.engines["again"]["core_pid"], signal.SIGKILL)
         time.sleep(AFTER_SECONDS)
+        live.stall_again()
+        time.sleep(STALLED_SECONDS)
         until = float(int(time.time()) - SCRAPE_SECONDS)
         begin = max(until - SHOWN_SECONDS, live.began)
         targets = [target for panel in board["panels"] for target in panel.get("targets", [])]

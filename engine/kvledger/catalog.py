@@ -31,7 +31,6 @@ from kvledger.words import (
 )
 
 PREFIX = "kvledger_"
-MAX_TENANTS = 64
 OTHER_TENANT = "other"
 COMMON_LABELS = ("engine", "model", "rank")
 
@@ -208,7 +207,7 @@ _POOL_GAUGES = (
     _pool("pool_committed_blocks", "Blocks admitted requests may still need up to max_tokens.", "blocks"),
     _pool("pool_peak_active_blocks", "Most active blocks at any instant of the last 60 seconds.", "blocks"),
     _pool("pool_longest_free_run_blocks", "Longest run of adjacent free block ids.", "blocks"),
-    _pool("pool_budget_bytes", "Memory set aside for the KV cache.", "bytes"),
+    _pool("pool_budget_bytes", "Memory that the KV cache was planned in: its blocks, and the reserve.", "bytes"),
     _pool("pool_reserve_bytes", "Memory kept for weights, activations, buffers and allocator metadata.", "bytes"),
     _pool("pool_alert_watermark_ratio", "Share of active blocks at which an operator is told.", "ratio"),
     _pool("pool_admission_watermark_blocks", "Free blocks the engine keeps back when it admits requests.", "blocks"),
@@ -261,6 +260,26 @@ _REQUEST_GAUGES = (
         "Requests of the given length percentile, all tenants together, that fit at once.",
         "",
         _PERCENTILE,
+        source=Source.AGENT,
+    ),
+)
+
+_SCORECARD = (
+    _gauge(
+        "scorecard_rejection_ratio",
+        "Share of requests that were refused, of those refused or ended, since the counters began.",
+        "ratio",
+        source=Source.AGENT,
+    ),
+    _gauge(
+        "scorecard_ttft_p95_seconds",
+        "P95 of the time to first token since the counters began, at most the last bucket's bound.",
+        "seconds",
+        source=Source.AGENT,
+    ),
+    _gauge(
+        "scorecard_cost_per_request",
+        "Cost per request that ended, since the counters began, in the currency of the price.",
         source=Source.AGENT,
     ),
 )
@@ -395,7 +414,15 @@ _AGENT_SELF = (
 )
 
 FAMILIES: tuple[Family, ...] = (
-    _POOL_GAUGES + _GROUP_GAUGES + _REQUEST_GAUGES + _HISTOGRAMS + _COUNTERS + _FINDINGS + _LIVENESS + _AGENT_SELF
+    _POOL_GAUGES
+    + _GROUP_GAUGES
+    + _REQUEST_GAUGES
+    + _SCORECARD
+    + _HISTOGRAMS
+    + _COUNTERS
+    + _FINDINGS
+    + _LIVENESS
+    + _AGENT_SELF
 )
 BY_NAME: Mapping[str, Family] = MappingProxyType({family.name: family for family in FAMILIES})
 

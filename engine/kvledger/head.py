@@ -128,6 +128,8 @@ def _fields(pattern: Limits | Group, raw: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for name in (f.name for f in fields(pattern) if f.name in raw and f.name != "groups"):
         value, kind = raw[name], type(getattr(pattern, name))
+        if kind is type(None) and value is not None:
+            kind = int  # every field that may be unknown is a size
         number = kind is float and type(value) is int
         if not (type(value) is kind or number) or (kind in (int, float) and not 0 <= value < 1 << 62):
             raise ValueError(f"{name}={value!r:.80}")

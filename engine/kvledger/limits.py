@@ -31,7 +31,9 @@ class Limits:
     """Identity and fixed sizes of one ledger (one engine-core process, one pool).
 
     Raises `BadGeometry` with the offending value. `max_logical_blocks` bounds the sum of block-table lengths over
-    live requests, shared blocks counted once per table.
+    live requests, shared blocks counted once per table. `budget_bytes` is all memory that the cache was planned in: its
+    blocks, and the reserve, which is `reserve_bytes` (both 0 where unknown). `reserve_..._bytes` are its parts as far
+    as the engine knows them; None is unknown, and 0 is nothing.
     """
 
     engine: str
@@ -53,6 +55,10 @@ class Limits:
     max_model_len_tokens: int = 0
     budget_bytes: int = 0
     reserve_bytes: int = 0
+    reserve_weights_bytes: int | None = None
+    reserve_activations_bytes: int | None = None
+    reserve_communication_bytes: int | None = None
+    reserve_allocator_bytes: int | None = None
     alert_watermark_ratio: float = 0.9
     admission_watermark_blocks: int = 0
     prefix_caching: bool = True

@@ -16,7 +16,12 @@ from kvledger_engine.waits import WaitQueue
 _MAX_NAME_BYTES = 64
 _MAX_ID_BYTES = 256
 MAX_LOGPROBS = 20
-_RETRYABLE = (RejectionReason.QUEUE_FULL, RejectionReason.DRAINING, RejectionReason.QUEUE_TIMEOUT)
+_RETRYABLE = (
+    RejectionReason.QUEUE_FULL,
+    RejectionReason.TENANT_QUOTA,
+    RejectionReason.DRAINING,
+    RejectionReason.QUEUE_TIMEOUT,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,10 @@ MAX_WHOLE = 1 << 53
 MAX_STOPS = 4
 
 _FIELD = re.compile(r"`\$\.(\w+)|field `(\w+)`")
+_BYTE = re.compile(r"\(byte (\d+)\)$")
+_NO_NUMBER = re.compile(rb"-?(?:NaN|Infinity)\b")
+_NAME_BEFORE = re.compile(rb'"(\w+)"\s*:\s*$')
+_LOOK_BACK_BYTES = 80
 
 # JSON has no largest number, the frames to the core do: 2**53 is where other JSON readers end.
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_WHOLE)]
@@ -100,7 +104,22 @@ def decode(decoder: msgspec.json.Decoder[B], body: bytes) -> B:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         field = _FIELD.search(str(error))
-        raise BadBody(str(error), param=(field[1] or field[2]) if field else None) from error
+        raise _no_number(body, error) or BadBody(str(error), param=(field[1] or field[2]) if field else None) from error
+
+
+def _no_number(body: bytes, error: Exception) -> BadBody | None:
+    """The error for NaN or Infinity, which some JSON writers send and JSON does not have; None for any other fault."""
+    found = _BYTE.search(str(error))
+    if found is None:
+        return None
+    at = int(found[1])
+    at -= body[at - 1 : at] == b"-"
+    value = _NO_NUMBER.match(body, at)
+    if value is None:
+        return None
+    name = _NAME_BEFORE.search(body[max(0, at - _LOOK_BACK_BYTES) : at])
+    param, said = name and name[1].decode(), value[0].decode()
+    return BadBody(f"{param or 'the body'}: {said} is no JSON number: send a finite one", param=param)
 
 
 def refuse_unsupported(body: Body, served: Served, others: Mapping[str, object]) -> None:
@@ -166,13 +185,15 @@ def asked(body: Body, request: NewRequest, *, chat: bool) -> Asked:
 
 
 def cut(tokens: list[int], served: Served, *, param: str) -> list[int]:
-    """A prompt within the vocabulary. Raises `BadBody`.
+    """A prompt of at least one token, within the vocabulary. Raises `BadBody`, which names `param`.
 
     One beyond what any context holds is cut: the core's verdict is the same, and the socket carries no megabytes that
     nobody will compute.
     """
+    if not tokens:
+        raise BadBody(f"{param} is empty, it has no token: send at least one", param=param)
     tokens = tokens[: max(served.max_model_len_tokens, LONG_PROMPT_TOKENS) + 1]
-    if tokens and max(tokens) >= served.vocab_size:
+    if max(tokens) >= served.vocab_size:
         raise BadBody(f"the prompt has token ids beyond the vocabulary of {served.vocab_size}", param=param)
     return tokens
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvledger.views import I32, I64, U64, Blocks
-from kvledger.words import BlockState
+from kvledger.views import I32, I64, U64
 from kvledger_engine.batch import F32, Batch, ragged_positions
 from kvledger_engine.prefixkeys import mix
 
@@ -77,27 +76,3 @@ class CellModel:
         cells = self._flat[self._locate(batch, np.repeat(batch.sample_entry, lengths), positions)]
         hashes = np.add.reduceat(cell_hashes(cells, positions), np.cumsum(lengths) - lengths)
         return draw(hashes, batch.sample_seed, batch.sample_temperature, self._vocab_size)
-
-
-class PoisonedCellModel(CellModel):
-    """A cell model that fills every cell no sequence may read with garbage before each step. For tests.
-
-    `blocks` are the ledger's: free blocks and the unfilled ends of all others hold nothing anyone may rely on.
-    """
-
-    def __init__(self, blocks: Blocks, *, block_size_tokens: int, vocab_size: int) -> None:
-        super().__init__(capacity_blocks=len(blocks.state), block_size_tokens=block_size_tokens, vocab_size=vocab_size)
-        self._blocks, self._rng = blocks, np.random.default_rng(0)
-
-    def execute(self, batch: Batch) -> I32:
-        """See `CellModel.execute`."""
-        self.poison(batch.copy_target)
-        return super().execute(batch)
-
-    def poison(self, also: I32) -> None:
-        """Overwrite free blocks, unfilled ends, and the blocks `also`, whose content a copy must bring."""
-        filled = np.where(self._blocks.state == BlockState.FREE, 0, self._blocks.filled_tokens)
-        filled[also] = 0
-        garbage = self._rng.integers(1, 1 << 63, self.cells.shape, dtype=np.uint64)
-        unread = np.arange(self._block_size) >= filled[:, None]
-        self.cells[unread] = garbage[unread]

@@ -73,7 +73,7 @@ def open_compute(config: EngineConfig, model: ModelOptions) -> Computing:
             block_size_tokens=config.block_size_tokens,
             vocab_size=config.vocab_size,
         )
-        return Computing(config=config, compute=cells, has_scores=False)
+        return Computing(config=replace(config, weights_bytes=0), compute=cells, has_scores=False)
     return _open_model(config, model)
 
 
@@ -94,7 +94,7 @@ def _open_model(config: EngineConfig, model: ModelOptions) -> Computing:
             config,
             vocab_size=shape.vocab_size,
             bytes_per_token=runner.store.nbytes // slots,
-            reserve_bytes=config.token_store_bytes + runner.weights.nbytes,
+            weights_bytes=runner.weights.nbytes,
         ),
         compute=runner,
         tokenizer_path=_tokenizer_path(model.source),

@@ -35,10 +35,10 @@ _POSITIVE = (
 class EngineConfig:
     """One engine core. Raises `BadConfig`, or `kvledger.errors.BadGeometry` for what no ledger can hold.
 
-    `max_requests` (request slots) defaults to max_num_seqs + max_waiting; `reserve_bytes` to the size of the token
-    store, to which whoever opens a model adds its weights. `price_per_hour` is what the whole pool costs an hour;
-    None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first block, or
-    run, for longer; None = never. `seed` salts prefix keys and drives whatever the engine draws.
+    `max_requests` (request slots) defaults to max_num_seqs + max_waiting; `reserve_bytes` to `weights_bytes`, which
+    whoever opens a model states, and the size of the token store. `price_per_hour` is what the whole pool costs an
+    hour; None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first
+    block, or run, for longer; None = never. `seed` salts prefix keys and drives whatever the engine draws.
     """
 
     engine: str = "engine"
@@ -57,6 +57,7 @@ class EngineConfig:
     admission_watermark_blocks: int = 0
     alert_watermark_ratio: float = 0.9
     reserve_bytes: int | None = None
+    weights_bytes: int | None = None
     prefix_caching: bool = True
     chunked_prefill: bool = True
     price_per_hour: float | None = None
@@ -80,7 +81,9 @@ class EngineConfig:
         for name in ("queue_timeout_seconds", "run_timeout_seconds"):
             seconds = getattr(self, name)
             self._require(name, seconds is None or 0 < seconds < math.inf, "use a finite number of seconds above 0")
-        self._require("reserve_bytes", self.reserve_bytes is None or self.reserve_bytes >= 0, "use 0 or more")
+        for name in ("reserve_bytes", "weights_bytes"):
+            size = getattr(self, name)
+            self._require(name, size is None or size >= 0, "use 0 or more")
         self._require(
             "max_requests",
             self.request_slots >= self.max_num_seqs + self.max_waiting,
@@ -118,6 +121,11 @@ class EngineConfig:
         return 4 * self.request_slots * self.max_model_len_tokens
 
     @property
+    def _whole_reserve_bytes(self) -> int:
+        """What was stated, else the parts that are known."""
+        return (self.weights_bytes or 0) + self.token_store_bytes if self.reserve_bytes is None else self.reserve_bytes
+
+    @property
     def request_slots(self) -> int:
         """Request slots of the ledger."""
         return self.max_num_seqs + self.max_waiting if self.max_requests is None else self.max_requests
@@ -137,6 +145,7 @@ class EngineConfig:
         """The ledger this engine writes. The arena holds every table there can be at once."""
         block_bytes = self.bytes_per_token * self.block_size_tokens
         table_blocks = -(-self.max_model_len_tokens // self.block_size_tokens)
+        itemised = self.reserve_bytes is None
         return Limits(
             engine=self.engine,
             model=self.model,
@@ -155,8 +164,12 @@ class EngineConfig:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len_tokens=self.max_model_len_tokens,
-            budget_bytes=self.capacity_blocks * block_bytes,
-            reserve_bytes=self.token_store_bytes if self.reserve_bytes is None else self.reserve_bytes,
+            budget_bytes=self.capacity_blocks * block_bytes + self._whole_reserve_bytes,
+            reserve_bytes=self._whole_reserve_bytes,
+            reserve_weights_bytes=self.weights_bytes if itemised else None,
+            # One process holds the whole model: nothing is buffered between ranks.
+            reserve_communication_bytes=0 if itemised else None,
+            reserve_allocator_bytes=self.token_store_bytes if itemised else None,
             alert_watermark_ratio=float(self.alert_watermark_ratio),
             admission_watermark_blocks=self.admission_watermark_blocks,
             prefix_caching=self.prefix_caching,

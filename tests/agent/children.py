@@ -53,11 +53,41 @@ def work(directory: str) -> None:
 
 def scene(directory: str) -> None:
     """The golden scene: every step, refusal, cancellation, preemption and wait of it at a fixed virtual time."""
+    loop, clock = _golden(directory)
+    _storm(loop, clock)
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+def page(directory: str) -> None:
+    """The engines of the golden page: one that serves many, then, after a line of input, comes into the golden scene.
+
+    The other has nothing to do, on the real clock: a virtual one gives a heartbeat no age.
+    """
+    idle = _config("idle", capacity_blocks=8, max_tenants=1)
+    EngineLoop(idle, Ledger.create(Path(directory), idle.limits(), allow_disk=True), _cells(idle)).submit_many([])
+    loop, clock = _golden(directory)
+    for number in range(60):
+        loop.submit(_request(f"early-{number}", 10 + number % 30, 6, tenant=("acme", "umbrella")[number % 2]))
+        while loop.has_work:
+            loop.step()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    clock.advance(5_000_000_000)
+    _storm(loop, clock)
+    print("grown", flush=True)
+    sys.stdin.read()
+
+
+def _golden(directory: str) -> tuple[EngineLoop, VirtualClock]:
     config = _config("golden", capacity_blocks=24, max_num_seqs=6, max_waiting=8, price_per_hour=3.6)
     clock = VirtualClock()
     ledger = Ledger.create(Path(directory), config.limits(), clock=clock, allow_disk=True)
     ledger.tenants.quota_blocks[ledger.tenant_column("acme")] = 32
-    loop = EngineLoop(config, ledger, TimedCompute(_cells(config), StepTime(base=0.02, token=20e-6), clock))
+    return EngineLoop(config, ledger, TimedCompute(_cells(config), StepTime(base=0.02, token=20e-6), clock)), clock
+
+
+def _storm(loop: EngineLoop, clock: VirtualClock) -> None:
     for number in range(60):
         tenant = ("acme", "umbrella")[number % 2]
         loop.submit(_request(f"{tenant}-{number}", 24 + number % 17, 12 + number % 40, tenant=tenant, n=1 + number % 2))
@@ -70,8 +100,6 @@ def scene(directory: str) -> None:
     for _ in range(3):
         loop.step()
     loop.submit(_request("just-arrived", 30, 10, tenant="umbrella"))
-    print("ready", flush=True)
-    sys.stdin.read()
 
 
 def crawl(directory: str) -> None:
@@ -155,4 +183,4 @@ def _request(name: str, prompt: int, output: int, *, tenant: str = "acme", n: in
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (hold, work, scene, crawl, leak)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (hold, work, scene, page, crawl, leak)}[sys.argv[1]](*sys.argv[2:])

@@ -35,7 +35,7 @@ def test_a_ledger_reports_every_engine_family_that_its_geometry_allows() -> None
 
     virtual_or_not_yet = {
         "engine_heartbeat_age_seconds", "tenant_quota_blocks", "effective_concurrency", "pool_seconds_to_exhaustion",
-        "cost_total", "length_tokens", "maximum_concurrency",
+        "cost_total", "length_tokens", "maximum_concurrency", "scorecard_cost_per_request",
     }  # fmt: skip
     assert missing == UNKNOWN_TO_A_LEDGER | virtual_or_not_yet
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.semconv.resource import (
+    HostArchValues,
+    OsTypeValues,
+    ResourceAttributes,
+    TelemetrySdkLanguageValues,
+)
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kvledger import catalog
@@ -47,6 +57,7 @@ from tests.ports import free_port
 CHILDREN = "tests.agent.children"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 BY_OTLP_NAME = {otlp_name(family): family for family in catalog.FAMILIES}
+HOST_ARCH = {"x86_64": HostArchValues.AMD64, "aarch64": HostArchValues.ARM64}
 MOVING = ("kvledger_agent_", "kvledger_engine_heartbeat_age_seconds")
 
 
@@ -167,8 +178,41 @@ def test_the_resource_says_which_agent_it_is_and_stays_the_same_after_a_restart(
     assert known == attributes(again.resource_metrics[0].resource.attributes)
     assert (known["service.name"], known["host.name"]) == (SERVICE, "named")
     assert known["deployment.environment.name"] == "test"
-    assert {"service.instance.id", "service.version", "host.arch", "os.type", "telemetry.sdk.name"} <= set(known)
     assert resource.scope_metrics[0].scope.name == SCOPE
+
+
+@pytest.mark.needs("tmpfs")
+@pytest.mark.needs("distribution")
+def test_the_resource_has_the_names_and_values_of_the_semantic_conventions(
+    golden: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    with receiving() as receiver:
+        (resource,) = sent(golden, receiver).resource_metrics
+    known = attributes(resource.resource.attributes)
+
+    names = {name for key, name in vars(ResourceAttributes).items() if key.isupper()}
+    assert set(known) <= names
+    assert {name: value for name, value in known.items() if not name.startswith("telemetry.")} == {
+        ResourceAttributes.SERVICE_NAME: "kvledger-agent",
+        ResourceAttributes.SERVICE_VERSION: version("kvledger"),
+        ResourceAttributes.SERVICE_INSTANCE_ID: known["service.instance.id"],
+        ResourceAttributes.HOST_NAME: socket.gethostname(),
+        ResourceAttributes.HOST_ARCH: HOST_ARCH[os.uname().machine].value,
+        ResourceAttributes.OS_TYPE: OsTypeValues.LINUX.value,
+    }
+    assert UUID(known["service.instance.id"]).version == 5
+    assert known["telemetry.sdk.language"] == TelemetrySdkLanguageValues.PYTHON.value
+
+
+def test_another_directory_or_port_is_another_instance_and_the_same_is_the_same() -> None:
+    configs = [AgentConfig(directory=Path("/one"), port=port) for port in (1, 1, 2)] + [
+        AgentConfig(directory=Path("/"))
+    ]
+    first, again, *others = (resource_of(c).attributes["service.instance.id"] for c in configs)
+    assert first == again
+    assert len({first, *others}) == 3
 
 
 @pytest.mark.needs("tmpfs")

@@ -10,10 +10,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kvledger_agent.exporters.page import OPENMETRICS_END, MetricsPage, SeriesText
-from kvledger_agent.exporters.prometheus import FleetCollector
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.observation import Observation
 from kvledger_engine.messages import NewRequest
+from tests.agent.collector import FleetCollector
 from tests.agent.rig import EngineWatch, RealWatch
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

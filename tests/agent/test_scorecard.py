@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from rich.console import Console
 
+from kvledger import geometry
 from kvledger.words import CancelCause
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
@@ -106,6 +107,8 @@ def test_every_figure_is_what_the_metrics_page_gives(lengths: list[tuple[int, in
         fits = [fit for fit in card.concurrency.fits or () if fit.percentile == percentile]
         assert [fit.requests for fit in fits] == found("maximum_concurrency", percentile=str(percentile))
         assert [fit.length_tokens for fit in fits] == found("length_tokens", percentile=str(percentile))
+    for name in ("rejection_ratio", "ttft_p95_seconds", "cost_per_request"):
+        assert found(f"scorecard_{name}") == [value for value in [getattr(card, name)] if value is not None]
     assert card.cost_per_request == (pytest.approx(total("cost_total") / ended) if ended else None)
     assert card.ttft_p95_seconds == (pytest.approx(p95_of_page(page)) if total(f"{TTFT}_count") else None)
 
@@ -135,7 +138,32 @@ def test_concurrency_is_the_pool_over_the_blocks_of_a_request_of_that_length() -
     fits = card.concurrency.fits
     assert fits is not None
     assert [(fit.percentile, fit.length_tokens) for fit in fits] == [(50, 16), (95, 48), (99, 48)]
-    assert [fit.requests for fit in fits] == [64 / 4, 64 / 12, 64 / 12]
+    assert [fit.requests for fit in fits] == pytest.approx([64 / 4, 64 / 12, 64 / 12])
+    assert card.concurrency.budget_bytes == 64 * 4 * 8 + 4096
+    for fit in fits:
+        formula = geometry.effective_concurrency(
+            budget_bytes=card.concurrency.budget_bytes,
+            bytes_per_token=card.bytes_per_token or 0,
+            context_tokens=fit.length_tokens or 0,
+            reserve_bytes=4096,
+        )
+        assert fit.requests == pytest.approx(formula), "these lengths fill their blocks"
+
+
+def test_the_reserve_is_itemised_as_far_as_the_engine_knows_it() -> None:
+    watch = worked([(12, 4)] * 3, reserve_bytes=None, weights_bytes=5000)
+    store = watch.config.token_store_bytes
+
+    reserve = scorecard(watch.look()).concurrency.reserve
+
+    assert {item.name: item.bytes for item in reserve if item.subtracted} == {
+        "reserve": 5000 + store,
+        "weights": 5000,
+        "activations": None,
+        "communication_buffers": 0,
+        "allocator_metadata": store,
+    }
+    assert [item.part_of for item in reserve[:5]] == [None, *["reserve"] * 4]
 
 
 def test_reached_counts_requests_that_ran_between_two_looks() -> None:
@@ -210,7 +238,8 @@ def test_a_quantile_lies_in_the_bucket_that_holds_it(counts: list[int], share: f
 
 def test_the_table_is_the_golden_one_and_fits_80_columns(update_golden: bool) -> None:
     lengths = [(4 + 5 * number % 21, 3 + 7 * number % 17) for number in range(80)]
-    text = printed(scorecard(worked(lengths, engine="golden", admission_watermark_blocks=2).look()))
+    options = {"admission_watermark_blocks": 2, "reserve_bytes": None, "weights_bytes": 65_536}
+    text = printed(scorecard(worked(lengths, engine="golden", **options).look()))
     if update_golden:
         GOLDEN.write_text(text)
 

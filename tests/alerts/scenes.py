@@ -128,7 +128,11 @@ def frozen(directory: Path, agent: AgentProcess) -> Iterator[None]:
 
 @contextmanager
 def down(directory: Path, agent: AgentProcess) -> Iterator[None]:
-    with EngineProcess(directory, *SMALL) as engine:
+    with (
+        EngineProcess(directory, *SMALL, "--step-time", "base=20ms") as engine,
+        Request(engine.url, prompt_tokens=40, max_tokens=900) as request,
+    ):
+        request.first_event()
         wait_until(agent, "kvledger_engine_up", bool)
         engine.core.kill()
         wait_until(agent, "kvledger_engine_up", lambda up: not up)
@@ -187,6 +191,34 @@ def unreadable(directory: Path, agent: AgentProcess) -> Iterator[None]:
     (directory / "engine.0.00000001.kvledger").write_bytes(bytes(4096))
     wait_until(agent, "kvledger_agent_source_success", lambda success: not success)
     yield
+
+
+@contextmanager
+def prefilling(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """No alert's cause: one long prompt, computed in small chunks, looks like an engine that is stalled."""
+    flags = ("--blocks", "300", "--max-num-seqs", "1", "--max-num-batched-tokens", "8", "--step-time", "base=40ms")
+    with (
+        EngineProcess(directory, *flags) as engine,
+        Request(engine.url, prompt_tokens=4000, max_tokens=8),
+    ):
+        wait_until(agent, "kvledger_requests_live", bool, state="running")
+        with Request(engine.url, prompt_tokens=10, max_tokens=8):
+            wait_until(agent, "kvledger_verdict", bool, verdict="stalled")
+            yield
+
+
+@contextmanager
+def calm(directory: Path) -> Iterator[AgentProcess]:
+    """Nothing is wrong: one request runs, in the one block that it needs. Its agent has seen no growth."""
+    flags = ("--blocks", "64", "--block-size", "64", "--max-model-len", "4096", "--step-time", "base=500ms")
+    with (
+        EngineProcess(directory, *flags) as engine,
+        Request(engine.url, prompt_tokens=10, max_tokens=54) as request,
+    ):
+        request.first_event()
+        with AgentProcess(directory) as agent:
+            wait_until(agent, "kvledger_verdict", bool, verdict="healthy")
+            yield agent
 
 
 SCENES: Mapping[str, Callable[[Path, AgentProcess], AbstractContextManager[None]]] = {

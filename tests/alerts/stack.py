@@ -114,11 +114,28 @@ class Alertmanager(Server):
 
 
 class Prometheus(Server):
-    """Debian's Prometheus with the generated configuration; only whom it scrapes and tells is of the test."""
+    """Debian's Prometheus with the generated configuration; only whom it scrapes and tells is of the test.
 
-    def __init__(self, directory: Path, *, agent: str, alertmanager: str, parameters: Parameters) -> None:
-        targets = target_files(agents=[agent], alertmanagers=[alertmanager])
-        write(directory, generated_files(parameters) | targets)
+    Args:
+        directory: empty; configuration, samples and `log` go there.
+        agent: the agent's address, `http://HOST:PORT`.
+        alertmanager: `HOST:PORT` of the Alertmanager to tell; None where nobody is told.
+        parameters: job and scale, as for the generated files.
+        rules: a rule file, as a document, in place of the generated one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        agent: str,
+        alertmanager: str | None = None,
+        parameters: Parameters | None = None,
+        rules: Mapping[str, Any] | None = None,
+    ) -> None:
+        files = generated_files(parameters) | ({} if rules is None else {"rules.yml": yaml_text(rules)})
+        alertmanagers = [] if alertmanager is None else [alertmanager]
+        write(directory, files | target_files(agents=[agent], alertmanagers=alertmanagers))
         port = free_port()
         command = [
             "prometheus",

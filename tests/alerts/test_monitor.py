@@ -22,6 +22,7 @@ import pytest
 from kvledger_alerts.monitor.command import WEBHOOK_VARIABLE
 from kvledger_alerts.rules import alert_names
 from tests.alerts.stack import ask, wait_for
+from tests.alerts.test_versions import MOUNTED, mounted
 from tests.reliability.processes import AgentProcess
 
 pytestmark = [
@@ -57,6 +58,7 @@ class Monitor:
         assert line, self.end()[1]
         self.said = json.loads(line)
         self.children = psutil.Process(self.process.pid).children(recursive=True)
+        self.commands = {child.name(): child.cmdline() for child in self.children}
         return self
 
     def api(self, path: str) -> Any:
@@ -154,6 +156,17 @@ def test_what_was_kept_is_there_at_the_next_start(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "prometheus" / "wal").is_dir()
 
 
+def test_it_runs_the_very_files_that_compose_mounts(tmp_path: Path) -> None:
+    with monitor("--data", str(tmp_path)) as started:
+        started.ready()
+        loaded = started.api("status/config")["yaml"]
+    run = tmp_path / "config"
+    assert {name: (run / name).read_bytes() for name in MOUNTED} == {n: mounted(n).read_bytes() for n in MOUNTED}
+    assert "rules.yml" in loaded
+    assert f"--config.file={run / 'prometheus.yml'}" in started.commands["prometheus"]
+    assert f"--config.file={run / 'alertmanager.yml'}" in started.commands["prometheus-alertmanager"]
+
+
 def test_killed_outright_it_takes_both_with_it(tmp_path: Path) -> None:
     with monitor("--data", str(tmp_path)) as started:
         started.ready().process.kill()
@@ -191,6 +204,15 @@ def path_with_only(tmp_path: Path) -> Callable[..., str]:
 def test_without_prometheus_it_says_what_to_install(only: Callable[..., str]) -> None:
     with monitor(path=only("prometheus-alertmanager")) as started:
         assert started.end() == (1, "kvledger: Prometheus is not installed: apt-get install prometheus\n")
+
+
+def test_without_pyyaml_it_names_the_extra_that_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "yaml.py").write_text("raise ModuleNotFoundError(\"No module named 'yaml'\", name='yaml')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with monitor() as started:
+        code, err = started.end()
+    assert code == 1
+    assert err == "kvledger: `monitor` needs yaml, which is not installed: pip install 'kvledger[alerts]'\n"
 
 
 def test_without_alertmanager_it_serves_the_alerts_and_says_so(only: Callable[..., str]) -> None:

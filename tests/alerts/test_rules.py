@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,61 @@ def test_the_committed_files_are_what_the_table_gives(tmp_path: Path) -> None:
     assert main(["--check", "--into", str(tmp_path)]) == 1
 
 
+def other(value: object) -> Any:
+    """A value of the same kind that differs."""
+    match value:
+        case Scale():
+            return Scale(factor=3)
+        case str():
+            return f"{value}-else"
+        case int() | float():
+            return value + 1
+        case _:
+            raise AssertionError(f"a parameter of a new kind: {value!r}")
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Parameters)])
+def test_every_parameter_is_in_the_rules(name: str) -> None:
+    changed = replace(Parameters(), **{name: other(getattr(Parameters(), name))})
+    assert rules_document(changed) != rules_document()
+
+
 def test_other_parameters_give_other_files(tmp_path: Path) -> None:
     assert main(["--into", str(tmp_path), "--runbook-base", "https://wiki/kv/", "--webhook", "http://hook/"]) == 0
     rules = (tmp_path / "rules.yml").read_text()
     assert "runbook_url: https://wiki/kv/KvledgerBlockLeak\n" in rules
     assert "url: http://hook/" in (tmp_path / "alertmanager.yml").read_text()
     assert not (tmp_path / "rules_test.yml").exists()
+    held = generated_files(Parameters(pressure_hold_seconds=600, agent_hold_seconds=45))
+    fors = {rule["alert"]: rule.get("for") for rule in yaml.safe_load(held["rules.yml"])["groups"][0]["rules"][3:]}
+    assert (fors["KvledgerPoolHighWatermark"], fors["KvledgerAgentAbsent"]) == ("10m", "45s")
+    assert fors["KvledgerEngineDown"] == "1m"
+
+
+def test_every_for_is_a_parameter() -> None:
+    holds = Parameters(
+        pressure_hold_seconds=11,
+        exhaustion_hold_seconds=12,
+        finding_hold_seconds=13,
+        liveness_hold_seconds=14,
+        rejection_hold_seconds=15,
+        agent_hold_seconds=16,
+    )
+    assert {row.name: row.hold_seconds for row in alert_rows(holds)} == {
+        "KvledgerPoolHighWatermark": 11,
+        "KvledgerPoolExhaustionPredicted": 12,
+        "KvledgerBlockLeak": 13,
+        "KvledgerBlockCorruption": 13,
+        "KvledgerEngineStalled": 14,
+        "KvledgerEngineFrozen": 14,
+        "KvledgerEngineDown": 14,
+        "KvledgerRejections": 15,
+        "KvledgerLedgerUnreadable": 14,
+        "KvledgerAgentAbsent": 16,
+    }
+    assert {rule["for"] for rule in rules_document(holds)["groups"][0]["rules"] if "alert" in rule} == {
+        f"{seconds}s" for seconds in range(11, 17)
+    }
 
 
 @pytest.mark.needs("promtool")
@@ -130,10 +180,16 @@ def test_the_cases_use_series_of_the_golden_page_with_exactly_their_labels() -> 
               for pair in s.labels.items()}  # fmt: skip
     for case in CASES:
         for series in case.series:
-            if series.name in ("up", "kvledger_pool_seconds_to_exhaustion"):  # a scrape's own; absent while not growing
+            if series.name == "up":  # a scrape's own
                 continue
             assert (series.name, frozenset(series.labels)) in known, series
             assert {(series.name, pair) for pair in series.labels.items()} <= values, series
+
+
+def test_the_cases_use_series_with_the_labels_of_the_catalogue() -> None:
+    labels = {family.exposed_name: set(family.label_names) for family in catalog.FAMILIES}
+    for series in (series for case in CASES for series in case.series if series.name != "up"):
+        assert set(series.labels) == labels[series.name], series
 
 
 def test_every_metric_in_a_rule_is_in_the_catalogue_recorded_or_the_scrapes_own() -> None:

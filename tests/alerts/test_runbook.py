@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kvledger_alerts.rules import alert_names
-from kvledger_alerts.runbook_pages import DECISIONS, RUNBOOK, SECTIONS, page_names, parse_page, read_page
-from tests.alerts.scenes import SCENES
+from kvledger_alerts.runbook_pages import DECISIONS, RUNBOOK, SECTIONS, Check, page_names, parse_page, read_page
+from tests.alerts.scenes import SCENES, calm, prefilling
 from tests.engine.server.process import environment
 from tests.reliability.processes import AgentProcess
 
@@ -37,7 +37,9 @@ def test_a_page_has_the_alerts_name_five_sections_and_ends_in_decisions(name: st
 @pytest.mark.parametrize("name", alert_names())
 def test_every_command_is_followed_by_what_to_look_for(name: str) -> None:
     page = read_page(name)
-    assert page.sections["Diagnosis"].count("```sh\n") == len(page.checks) >= 1
+    fenced = {section: text.count("```sh\n") for section, text in page.sections.items()}
+    assert fenced["Diagnosis"] >= 1
+    assert fenced["Diagnosis"] + fenced["Mitigation"] == len(page.checks) == sum(fenced.values())
     assert all(check.signs for check in page.checks)
 
 
@@ -51,8 +53,77 @@ def test_a_block_without_a_sentence_after_it_shows_nothing() -> None:
     page = parse_page(
         "# A\n\n## Diagnosis\n\n```sh\ntrue\n```\n\nText with `word`.\n\n## Decision\n\n- **throttle** it\n"
     )
-    assert [(c.commands, c.signs) for c in page.checks] == [("true\n", ())]
+    assert [(c.commands, c.signs) for c in page.checks] == [(("true",), ())]
     assert page.decisions == ("throttle",)
+
+
+@pytest.mark.parametrize(
+    ("sign", "shown", "not_shown"),
+    [
+        ("a{…} 0", 'a{pool="gpu"} 0.0', 'a{pool="gpu"} 0.5'),
+        ("a{…} 1", 'a{pool="gpu"} 1.0', 'a{pool="gpu"} 10.0'),
+        ('a{…kind="b"…} N', 'a{engine="e",kind="b",rank="0"} 12.0', 'a{engine="e",kind="b",rank="0"} 0.0'),
+        ("waiting for pool N", "│ waiting for  pool 3", "│ waiting for  none\npool 3"),
+        ('"blocks":N', '{"blocks":2}', '{"blocks":0}'),
+    ],
+)
+def test_a_sign_holds_a_value_and_not_a_name_alone(sign: str, shown: str, not_shown: str) -> None:
+    check = Check(commands=("true",), signs=(sign,))
+    assert check.missing(shown) == []
+    assert check.missing(not_shown) == [sign]
+
+
+# -- in real scenes ---------------------------------------------------------------------------------------------------
+
+TROUBLE = re.compile(r"│ (leaking|stalled|frozen) |not_a_ledger: ")
+"""What `kvledger status` and `kvledger snapshot` end with exit code 1 for."""
+
+
+class Shell:
+    """Where a person diagnoses from: the variables of the runbook's README, and `kvledger` on the PATH."""
+
+    def __init__(self, place: Path, agent: AgentProcess, ledgers: Path) -> None:
+        script = place / "kvledger"
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kvledger_agent "$@"\n')
+        script.chmod(0o755)
+        self._variables = environment() | {
+            "PATH": f"{place}:{os.environ['PATH']}",
+            "AGENT": agent.url,
+            "ENGINE": "engine:0",
+            "KVLEDGER_DIR": str(ledgers),
+            "TMPDIR": str(place),
+            "COLUMNS": "120",
+        }
+
+    def run(self, line: str) -> subprocess.CompletedProcess[str]:
+        """One line, with what it says on stderr in its output."""
+        return subprocess.run(
+            ["bash", "-c", line],
+            env=self._variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+
+    def show(self, check: Check) -> str:
+        """The output of all lines of a block, each of which has to end as it should and to say something."""
+        outputs = []
+        for line in check.commands:
+            ran = self.run(line)
+            assert ran.returncode == expected_code(line, ran.stdout), f"{line}\n{ran.returncode}: {ran.stdout}"
+            assert ran.stdout.strip() or line.startswith("kill "), f"{line}\nsays nothing"
+            assert "Traceback" not in ran.stdout
+            outputs.append(ran.stdout)
+        return "".join(outputs)
+
+
+def expected_code(line: str, output: str) -> int:
+    """0, but 1 for trouble that `kvledger` shows itself, and what curl has for an address where nobody listens."""
+    if line.startswith("curl") and "Failed to connect" in output:
+        return 7
+    judged = re.search(r"kvledger (status|snapshot)", line) and not re.search(r"--save|\|", line)
+    return int(bool(judged and TROUBLE.search(output)))
 
 
 @pytest.mark.e2e
@@ -61,21 +132,34 @@ def test_a_block_without_a_sentence_after_it_shows_nothing() -> None:
 @pytest.mark.needs("curl")
 @pytest.mark.parametrize("name", alert_names())
 def test_every_command_of_a_page_runs_in_its_scene_and_shows_the_cause(name: str, memory: Path, tmp_path: Path) -> None:
-    script = tmp_path / "kvledger"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kvledger_agent "$@"\n')
-    script.chmod(0o755)
     with AgentProcess(memory) as agent, SCENES[name](memory, agent):
-        shell = environment() | {
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-            "AGENT": agent.url,
-            "ENGINE": "engine:0",
-            "KVLEDGER_DIR": str(memory),
-            "TMPDIR": str(tmp_path),
-            "COLUMNS": "120",
-        }
+        shell = Shell(tmp_path, agent, memory)
         for check in read_page(name).checks:
-            ran = subprocess.run(["bash", "-c", check.commands], env=shell, capture_output=True, text=True, timeout=60)
-            output = ran.stdout + ran.stderr
-            missing = [sign for sign in check.signs if sign not in output]
+            output = shell.show(check)
+            missing = check.missing(output)
             assert not missing, f"{check.commands}\ndoes not show {missing}:\n{output}"
-            assert "Traceback" not in output
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.needs("tmpfs")
+@pytest.mark.needs("curl")
+def test_what_a_page_looks_at_first_shows_no_cause_where_nothing_is_wrong(memory: Path, tmp_path: Path) -> None:
+    first = {name: read_page(name).checks[0] for name in alert_names()}
+    with calm(memory) as agent:
+        shell = Shell(tmp_path, agent, memory)
+        output = {line: shell.run(line).stdout for line in dict.fromkeys(c for f in first.values() for c in f.commands)}
+    for name, check in first.items():
+        assert check.missing("".join(output[line] for line in check.commands)), f"{name} is as well without its cause"
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.needs("tmpfs")
+@pytest.mark.needs("curl")
+def test_a_long_prompt_that_looks_stalled_is_told_by_what_it_has_computed(memory: Path, tmp_path: Path) -> None:
+    (check,) = (c for c in read_page("KvledgerEngineStalled").checks if "computed/prompt+out" in c.signs)
+    with AgentProcess(memory) as agent, prefilling(memory, agent):
+        output = Shell(tmp_path, agent, memory).show(check)
+    before, after = (int(computed) for computed in re.findall(r"(\d+)/4000\+8", output))
+    assert 0 < before < after < 4000

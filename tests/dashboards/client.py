@@ -9,11 +9,14 @@ import urllib.request
 PATIENCE_SECONDS = 120
 
 
-def send(url: str, *, prompt_tokens: int, tokens: int, events_read: int | None = None) -> None:
-    """Send it and come back at once; the thread reads `events_read` events, then hangs up, or reads to the end."""
+def send(url: str, *, prompt_tokens: int, tokens: int, events_read: int | None = None, first_token: int = 1) -> None:
+    """Send it and come back at once; the thread reads `events_read` events, then hangs up, or reads to the end.
+
+    Another `first_token`, below 57, makes a prompt of which nothing is cached yet.
+    """
     body = {
         "model": "cell",
-        "prompt": [1 + n % 200 for n in range(prompt_tokens)],
+        "prompt": [first_token + n % 200 for n in range(prompt_tokens)],
         "max_tokens": tokens,
         "stream": True,
     }

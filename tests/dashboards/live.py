@@ -7,44 +7,38 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from kvledger_agent.up.child import Child
+from kvledger_alerts.table import Parameters, Scale
+from tests.alerts.stack import Prometheus
 from tests.dashboards.client import send
-from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alerts", ".")]
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")])}
 READY_SECONDS, STOP_SECONDS, SCENARIO_SECONDS, LOAD_SECONDS = 90.0, 15.0, 90.0, 180
 SCRAPE_SECONDS = 1
-JOB = "kvledger-live"
-CONFIG = f"""
-global: {{scrape_interval: {SCRAPE_SECONDS}s, evaluation_interval: {SCRAPE_SECONDS}s}}
-rule_files: [rules.yml]
-scrape_configs:
-  - job_name: {JOB}
-    static_configs: [{{targets: ["AGENT"]}}]
-"""
-RULES = """
-groups:
-  - name: live
-    rules:
-      - {alert: KvledgerLeakSeen, expr: "sum by (engine) (kvledger_findings) > 0", labels: {severity: warning}}
-"""
+FASTER = 12
+PARAMETERS = Parameters(
+    scale=Scale(factor=1 / FASTER, floor_seconds=3 * SCRAPE_SECONDS), interval_seconds=FASTER * SCRAPE_SECONDS
+)
+"""Of the generated configuration and rules: a scrape a second, windows and `for` a twelfth of what they are."""
+JOB = PARAMETERS.job
 SETTINGS = {
     "storm": "--blocks 96 --max-num-seqs 12 --max-waiting 8 --watermark 6 --max-model-len 1024 --step-time base=8ms",
     "leak": "--blocks 64 --fault skipped_free --step-time base=20ms",
-    "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=40ms",
+    "lost": "--blocks 64 --fault free_list_loss --step-time base=20ms",
+    "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=120ms",
     "frozen": "--blocks 64 --step-time base=40ms",
     "dead": "--blocks 64 --step-time base=40ms",
 }
@@ -86,7 +80,7 @@ class Live:
     agent: str = ""
     prometheus: str = ""
     _children: list[Child] = field(default_factory=list)
-    _server: subprocess.Popen[bytes] | None = None
+    _servers: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Live:
         """Start all of it, then bring every scenario about. Whatever fails, nothing is left running."""
@@ -119,6 +113,11 @@ class Live:
         found = self._ask("query_range", query=expr, start=f"{begin:.3f}", end=f"{until:.3f}", step="1")["result"]
         return [(each["metric"], [(at, value) for at, value in each["values"]]) for each in found]
 
+    def stall_again(self) -> None:
+        """Bring the engine named so into its trouble once more; come back when Prometheus has seen it."""
+        self._stall(first_token=41)
+        self._await({"stalled again": 'kvledger_verdict{engine="stalled",verdict="stalled"} == 1'})
+
     def label_values(self, selector: str, label: str) -> list[str]:
         """What a variable would list."""
         return list(self._ask(f"label/{label}/values", **{"match[]": selector}))
@@ -136,7 +135,8 @@ class Live:
         children = {name: self._child("engine", *self._engine_arguments(name), "--port", "0") for name in SETTINGS}
         agent = self._child("agent", *self._agent_arguments(), "--port", "0")
         self.agent = agent.first_line(READY_SECONDS)["url"]
-        self._start_prometheus()
+        server = Prometheus(self.directory / "prometheus", agent=self.agent, parameters=PARAMETERS)
+        self.prometheus = self._servers.enter_context(server).url
         self.engines = {name: child.first_line(READY_SECONDS) for name, child in children.items()}
 
     def _engine_arguments(self, name: str) -> list[str]:
@@ -163,44 +163,35 @@ class Live:
         self._children.append(child)
         return child
 
-    def _start_prometheus(self) -> None:
-        address = f"127.0.0.1:{free_port()}"
-        (self.directory / "prometheus.yml").write_text(CONFIG.replace("AGENT", self.agent.removeprefix("http://")))
-        (self.directory / "rules.yml").write_text(RULES)
-        with (self.directory / "prometheus.log").open("wb") as log:
-            self._server = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={self.directory / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={self.directory / 'tsdb'}",
-                    f"--web.listen-address={address}",
-                    "--log.level=warn",
-                ],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.prometheus = f"http://{address}"
-
     def _provoke(self) -> None:
         """Put every engine into its trouble at once, then wait until Prometheus has seen each."""
         self._await({"quiet": 'kvledger_pool_blocks{engine="storm",state="free"} > 0'})
         load = ["--url", self.engines["storm"]["url"], "--profile", "storm", "--rate", "24", "--drain", "1"]
         self._child("load", *load, "--for", str(LOAD_SECONDS), "--length-scale", "0.6")
-        send(self.engines["stalled"]["url"], prompt_tokens=4000, tokens=8)
-        for name in ("leak", "frozen", "dead", "stalled"):
+        self._stall()
+        for name in ("leak", "frozen", "dead"):
             send(self.engines[name]["url"], prompt_tokens=96, tokens=400, events_read=3 if name == "leak" else None)
+        send(self.engines["lost"]["url"], prompt_tokens=96, tokens=8)
         busy = {name: f'sum(kvledger_tenant_blocks{{engine="{name}"}}) > 0' for name in ("frozen", "dead")}
         self._await({f"{name} at work": expr for name, expr in busy.items()})
         os.kill(self.engines["frozen"]["core_pid"], signal.SIGSTOP)
         os.kill(self.engines["dead"]["core_pid"], signal.SIGKILL)
         verdicts = {"leak": "leaking", "stalled": "stalled", "frozen": "frozen", "dead": "unknown"}
         scenes = {name: f'kvledger_verdict{{engine="{name}",verdict="{word}"}} == 1' for name, word in verdicts.items()}
-        self._await(scenes | {"storm": STORM})
+        self._await(scenes | {"storm": STORM, "lost": 'abs(kvledger_invariant_violations{engine="lost"}) > 0'})
+        alerts = {"KvledgerBlockLeak": "leak", "KvledgerEngineFrozen": "frozen"}
+        firing = 'ALERTS{{alertname="{}",engine="{}",alertstate="firing"}}'
+        self._await({alert: firing.format(alert, engine) for alert, engine in alerts.items()})
         again = self._child("engine", *self._engine_arguments("dead"), "--port", "0")
         self.engines["again"] = again.first_line(READY_SECONDS)
         self._await({"restart": 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0'})
         self._hold_storm()
+
+    def _stall(self, first_token: int = 1) -> None:
+        """A prompt that is computed for a minute, and a request that waits for it."""
+        url = self.engines["stalled"]["url"]
+        send(url, prompt_tokens=4000, tokens=8, first_token=first_token)
+        send(url, prompt_tokens=96, tokens=400, first_token=first_token)
 
     def _hold_storm(self) -> None:
         """Keep the storm's ledger as it is for so long that its page and its scorecard say the same."""
@@ -232,7 +223,7 @@ class Live:
             return []  # Prometheus is still starting
 
     def _last_words(self) -> str:
-        return "\n".join(path.read_text(errors="replace")[-800:] for path in self.directory.glob("*.log"))
+        return "\n".join(path.read_text(errors="replace")[-800:] for path in self.directory.glob("**/*log"))
 
     def _stop(self) -> None:
         if "frozen" in self.engines:
@@ -241,7 +232,5 @@ class Live:
             child.ask(signal.SIGTERM)
         for child in self._children:
             child.stop(STOP_SECONDS)
-        if self._server is not None:
-            self._server.terminate()
-            self._server.wait(STOP_SECONDS * 2)
+        self._servers.close()
         shutil.rmtree(self.directory, ignore_errors=True)

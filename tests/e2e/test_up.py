@@ -28,15 +28,15 @@ ALONE = ("--no-explorer", "--no-monitor")
 
 
 @contextmanager
-def up(*arguments: str, parts: Sequence[str] = ALONE, path: str | None = None) -> Iterator[subprocess.Popen[str]]:
+def up(*arguments: str, parts: Sequence[str] = ALONE, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """`kvledger up` as a child; asked to stop, then killed, if a failing test leaves it running.
 
-    Engine, agent and load alone, unless `parts` leaves out less; `path` is its PATH.
+    Engine, agent and load alone, unless `parts` leaves out less; `variables` are added to its environment.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "kvledger_agent", "up", *arguments, *parts],
         cwd=ROOT,
-        env=os.environ | ({} if path is None else {"PATH": path}),
+        env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -78,8 +78,10 @@ def run() -> tuple[dict[str, Any], float, str]:
 
 
 def test_it_ends_by_itself_soon_after_the_time_it_was_given(run: tuple[dict[str, Any], float, str]) -> None:
-    _, seconds, _ = run
+    summary, seconds, _ = run
     assert SECONDS <= seconds <= SECONDS + LONGEST_OVERTIME_SECONDS
+    assert summary["interrupted"] is False
+    assert "interrupted" not in summary["load"]
 
 
 def test_its_summary_shows_sharing_refusals_cancellations_and_waits_by_cause(
@@ -89,6 +91,8 @@ def test_its_summary_shows_sharing_refusals_cancellations_and_waits_by_cause(
     assert summary["shared_blocks"] > 0
     assert summary["logical_blocks"] > summary["active_blocks"] > 0
     assert sum(summary["cancellations"].values()) > 0
+    by_clients = summary["load"]["cancellations"] + summary["load"]["timeouts"]
+    assert sum(summary["cancellations"].values()) <= by_clients, "what the stop itself cut, nobody cancelled"
     assert summary["waits"]
 
 
@@ -128,7 +132,8 @@ def test_a_signal_ends_it_in_order_and_leaves_no_process_and_no_file(number: sig
         process.send_signal(number)
         out, err = process.communicate(timeout=STOP_SECONDS)
     assert out, complaint(process, err)
-    assert json.loads(out)["active_blocks_after_drain"] == 0
+    summary = json.loads(out)
+    assert (summary["interrupted"], summary["active_blocks_after_drain"]) == (True, 0)
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert not ledgers.parent.exists()
@@ -206,15 +211,16 @@ def test_it_says_where_everything_listens_and_leaves_none_of_it_behind() -> None
     with up("--json", "--model", "cell", "--no-trace", parts=()) as process:
         said = told(process, "try", "explorer", "alerts", "alertmanager")
         metrics = said["agent"].split()[0]
-        shown = [metrics, said["explorer"], said["alerts"], said["alertmanager"]]
-        assert [answers(url) for url in shown] == [200] * 4
+        models = said["engine"].split()[0]
+        shown = [models, metrics, said["explorer"], said["alerts"], said["alertmanager"]]
+        assert [answers(url) for url in shown] == [200] * 5
         children = psutil.Process(process.pid).children(recursive=True)
         assert {"prometheus", "prometheus-alertmanager"} <= {child.name() for child in children}
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=STOP_SECONDS)
     assert out, complaint(process, err)
     assert json.loads(out)["urls"] == {
-        "engine": said["engine"].removesuffix("/v1/completions"),
+        "engine": models.removesuffix("/v1/models"),
         "metrics": metrics,
         "explorer": said["explorer"],
         "prometheus": said["alerts"].removesuffix("/alerts").removesuffix("/classic"),
@@ -226,10 +232,27 @@ def test_it_says_where_everything_listens_and_leaves_none_of_it_behind() -> None
 
 def test_what_cannot_be_had_is_said_in_a_line_and_is_no_problem(tmp_path: Path) -> None:
     arguments = ("--for", "8", "--json", "--model", "cell", "--no-trace")
-    with up(*arguments, parts=("--no-explorer",), path=str(tmp_path)) as process:
+    with up(*arguments, parts=("--no-explorer",), PATH=str(tmp_path)) as process:
         said = told(process, "try", "monitor")
         out, err = process.communicate(timeout=STOP_SECONDS)
     assert said["monitor"] == "not started: Prometheus is not installed: apt-get install prometheus"
     assert process.returncode == 0, complaint(process, err + out)
     urls = json.loads(out)["urls"]
     assert {name for name, url in urls.items() if url is None} == {"explorer", "prometheus", "alertmanager"}
+
+
+def test_without_streamlit_it_says_in_a_line_what_to_install_and_goes_on(tmp_path: Path) -> None:
+    # Imported by every python at its start: streamlit is then as good as not installed.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['streamlit'] = None\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    arguments = ("--for", "8", "--json", "--model", "cell", "--no-trace")
+    with up(*arguments, parts=("--no-monitor",), PYTHONPATH=path) as process:
+        said = told(process, "try", "explorer")
+        out, err = process.communicate(timeout=STOP_SECONDS)
+    remedy = "`explorer` needs streamlit, which is not installed: pip install 'kvledger[explorer]'"
+    assert said["explorer"] == f"not started: {remedy}"
+    assert process.returncode == 0, complaint(process, err + out)
+    summary = json.loads(out)
+    assert summary["urls"]["explorer"] is None
+    assert summary["samples"] > 0
+    assert err.count("streamlit") == 0

@@ -19,12 +19,12 @@ from kvledger.views import I32
 from kvledger.words import CancelCause, Event
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch, Compute
-from kvledger_engine.cells import PoisonedCellModel
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.faults import FaultPlan
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import Finished, NewRequest, Refused, Token
 from kvledger_engine.steptime import StepTime, TimedCompute
+from tests.engine.poison import PoisonedCellModel
 
 STEP_NS = 1_000_000
 VOCABULARY = 256

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from kvledger.errors import BadGeometry
+from kvledger.reader import Reader
+from kvledger.source import MemorySource
 from kvledger.writer import Ledger
+from kvledger_engine.computes import CELL_MODEL, ModelOptions, open_compute
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
 
@@ -67,4 +70,17 @@ def test_a_ledger_can_be_made_from_the_defaults_and_holds_every_table_there_can_
 def test_the_reserve_is_never_zero_unless_it_is_said_to_be() -> None:
     assert EngineConfig().limits().reserve_bytes > 0
     assert EngineConfig(reserve_bytes=0).limits().reserve_bytes == 0
-    assert EngineConfig(capacity_blocks=10, block_size_tokens=4).limits().budget_bytes == 10 * 4 * 8
+
+
+def test_the_budget_is_the_cache_and_the_reserve_whose_unknown_parts_are_not_zero() -> None:
+    config = EngineConfig(capacity_blocks=10, block_size_tokens=4)
+    limits, stated = config.limits(), EngineConfig(reserve_bytes=100).limits()
+    opened = open_compute(config, ModelOptions(source=CELL_MODEL)).config.limits()
+
+    assert limits.budget_bytes == 10 * 4 * 8 + limits.reserve_bytes
+    assert limits.reserve_bytes == limits.reserve_allocator_bytes == config.token_store_bytes
+    assert (limits.reserve_weights_bytes, limits.reserve_activations_bytes) == (None, None)
+    assert limits.reserve_communication_bytes == 0, "one process holds the whole model"
+    assert (opened.reserve_weights_bytes, opened.reserve_bytes) == (0, limits.reserve_bytes)
+    assert (stated.reserve_bytes, stated.reserve_allocator_bytes) == (100, None)
+    assert Reader.over(MemorySource(Ledger.in_memory(limits).image)).head.limits == limits

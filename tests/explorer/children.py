@@ -1,4 +1,8 @@
-"""Engines that the explorer's tests look at: real cell engines under load, with what a page has to show."""
+"""Engines that the explorer's tests look at: real cell engines under load, with what a page has to show.
+
+They are the engine's own loop over a real ledger, in a process of its own and without the HTTP server: arrivals are
+counted in steps, so that the scene is the same on every machine. `kvledger engine` itself: `test_engine_process.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,19 @@ from kvledger_engine.steptime import StepTime, TimedCompute
 EVIL_TENANT = "![x](http://192.0.2.1/x.png)<img src='http://192.0.2.1/y.png'>"
 CAPACITY_BLOCKS = 1600
 BURST_REQUESTS, STEPS_PER_CANCEL = 60, 24
+PREFIX_TOKENS, LEAK_AFTER_CANCELS = 320, 5
+WAVE_REQUESTS = 48
+"""Half of a wave is long: the pool runs out, and requests are preempted; half is short: batch slots run out."""
 
 
 def pressed(directory: str) -> None:
-    """More requests than a pool of 1,600 blocks can hold: shared prefixes, waits for the pool and for batch slots."""
+    """More requests than 1,600 blocks can hold: shared prefixes, waits for pool, preemption and batch slots."""
     serve(directory, "pressed", None, steps_per_arrival=3)
 
 
 def leaking(directory: str) -> None:
-    """The same load with a defect: one cancelled request's blocks are never freed."""
-    serve(directory, "leaking", FaultPlan(FaultKind.SKIPPED_FREE, 1), steps_per_arrival=3)
+    """The same load with a defect: one cancelled request's blocks are never freed, when an agent is there to see it."""
+    serve(directory, "leaking", FaultPlan(FaultKind.SKIPPED_FREE, LEAK_AFTER_CANCELS), steps_per_arrival=3)
 
 
 def vast(directory: str) -> None:
@@ -75,14 +82,15 @@ def run(loop: EngineLoop, stop: threading.Event, steps_per_arrival: int) -> None
 
 
 def request(number: int) -> NewRequest:
-    """Some tenants' requests begin with a prefix of their own; now and then one that is too long."""
-    tenant = ("acme", "umbrella", EVIL_TENANT)[number % 3]
-    prefix = [(7 * i + number % 3) % 256 for i in range(320)]
-    length = 4000 if number % 41 == 0 else 40 + (37 * number) % 500
+    """Waves of long and short requests, some tenants' with a prefix of their own; now and then one that is too long."""
+    tenant = EVIL_TENANT if number % WAVE_REQUESTS == WAVE_REQUESTS - 1 else ("acme", "umbrella", "initech")[number % 3]
+    prefix = [(7 * i + number % 3) % 256 for i in range(PREFIX_TOKENS)]
+    is_long = number % WAVE_REQUESTS < WAVE_REQUESTS // 2
+    length = 4000 if number % 41 == 0 else 200 + (37 * number) % 600 if is_long else 40
     return NewRequest(
         request_id=f"chat-{number}",
         prompt=prefix + [(number + 3 * i) % 256 for i in range(length)],
-        max_tokens=100 + number % 400,
+        max_tokens=200 + (53 * number) % 300 if is_long else 60 + (53 * number) % 100,
         tenant=tenant,
         salt=tenant,
         n=1,

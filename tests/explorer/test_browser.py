@@ -25,7 +25,13 @@ pytestmark = [
     pytest.mark.slow,
     *(pytest.mark.needs(name) for name in ("tmpfs", "streamlit", "chromium")),
 ]
-WAIT_MS = 60_000
+WAIT_MS, LIST_MS = 60_000, 3_000
+SETTLED = """() => {
+    const now = performance.now(), fades = document.querySelector('[data-stale=true]')
+    window.fresh_since = fades ? undefined : (window.fresh_since ?? now)
+    return now - window.fresh_since > 400
+}"""
+"""Nothing on the page has been fading for a moment, in which a refresh is redrawn."""
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -44,24 +50,35 @@ class Visit:
         """Go to a page, and choose an engine."""
         self.page.goto(f"{self.url}/{path}", timeout=WAIT_MS)
         if engine is not None:
-            self.page.get_by_role("combobox").first.click(timeout=WAIT_MS)
-            self.page.get_by_role("option", name=engine).click(timeout=WAIT_MS)
+            self.page.get_by_role("combobox").first.wait_for(timeout=WAIT_MS)
+            until(lambda: self._chooses(engine), f"{engine} to be chosen")
         return self.page
+
+    def _chooses(self, engine: str) -> bool:
+        """Open the list and take an engine from it; a page that is still being built may close the list at once."""
+        try:
+            self.page.get_by_role("combobox").first.click(timeout=LIST_MS)
+            self.page.get_by_role("option", name=engine).click(timeout=LIST_MS)
+        except playwright.TimeoutError:
+            return False
+        return True
 
     def sees(self, text: str) -> None:
         """Wait until a text is on the page."""
         self.page.get_by_text(re.compile(text)).first.wait_for(timeout=WAIT_MS)
 
-    def draws(self) -> None:
-        """Wait until a figure is drawn."""
-        self.page.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=WAIT_MS)
+    def draws(self, figures: int = 1) -> None:
+        """Wait until so many figures are drawn."""
+        self.page.locator(".js-plotly-plot:has(.main-svg)").nth(figures - 1).wait_for(timeout=WAIT_MS)
 
-    def keep(self, name: str) -> None:
-        """A picture, if somebody wants it, of a page that has settled."""
+    def keep(self, name: str, height: int = 900) -> None:
+        """A picture, if somebody wants it, of a page that has settled, with the pointer on nothing."""
         folder = os.environ.get("KVLEDGER_SCREENSHOTS")
         if folder:
+            self.page.set_viewport_size({"width": 1400, "height": height})
+            self.page.mouse.move(5, 5)
             self.page.wait_for_timeout(2500)
-            self.page.wait_for_function("!document.querySelector('[data-stale=true]')", timeout=WAIT_MS)
+            self.page.wait_for_function(SETTLED, timeout=WAIT_MS)
             self.page.screenshot(path=Path(folder) / f"explorer-{name}.png")
 
     def foreign(self) -> list[str]:
@@ -110,7 +127,7 @@ def test_the_overview_shows_verdict_pool_and_waits(visit: Visit) -> None:
     visit.open("")
     visit.sees("leaking:0")
     visit.sees("Fix the leak")
-    visit.draws()
+    visit.draws(figures=2)
     visit.keep("overview")
 
 
@@ -121,7 +138,6 @@ def test_the_map_refreshes_by_itself_and_names_a_block_under_the_pointer(visit: 
     before = publication.inner_text(timeout=WAIT_MS)
     until(lambda: publication.inner_text(timeout=WAIT_MS) != before, "a refresh")
     until(lambda: named_under_pointer(page), "a block's name")
-    page.mouse.move(5, 5)
     visit.keep("block-map")
 
 
@@ -140,8 +156,8 @@ def test_requests_show_their_waits_and_a_tenants_name_loads_nothing(visit: Visit
     visit.open("requests", "pressed:0")
     visit.sees("Waits by cause")
     visit.draws()
-    visit.keep("requests")
     visit.page.get_by_test_id("stDataFrame").wait_for(timeout=WAIT_MS)
+    visit.keep("requests", height=1180)
 
 
 def test_leaks_show_their_evidence(visit: Visit) -> None:

@@ -18,6 +18,8 @@ from kvledger_agent.agent import Agent
 from kvledger_agent.client import AgentClient, AgentStale
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.http import make_app
+from kvledger_dashboards.explorer.views.requests import waited_by_cause
+from kvledger_dashboards.explorer.views.text import spaced
 from tests.explorer.conftest import agent, engine, until
 from tests.explorer.pages import PAGES, figure, legend, opened, text
 
@@ -32,8 +34,8 @@ def test_the_overview_has_the_gravest_engine_first_with_action_and_evidence(
     app = opened("overview")
     assert [title.value.replace("\\", "") for title in app.subheader] == ["leaking:0", "pressed:0"]
     said = text(app)
-    assert "**Fix the leak.** excess_reference on" in said
-    assert "**Nothing to do.** nothing leaks, hangs or stalls" in said
+    assert "**Fix the leak:** excess_reference on" in said
+    assert "**No action known:** nothing leaks, hangs or stalls" in said
 
 
 def test_the_overviews_pool_bar_adds_up_and_has_its_watermark(fleet: AgentClient, point_at: PointAt) -> None:
@@ -94,8 +96,23 @@ def test_requests_are_listed_with_blocks_waits_tenant_and_age(fleet: AgentClient
     assert {"serial", "request", "tenant", "state", "waits for", "blocks", "shared", "age"} <= set(table.columns)
     assert table["shared"].max() > 0
     assert "running" in set(table["state"])
-    bars = [trace for trace in figure(app)["data"] if trace["type"] == "bar"]
-    assert {trace["name"] for trace in bars} & {"pool", "batch slots", "preemption"}
+    assert (
+        int(next(metric.value for metric in app.metric if metric.label == "Logical blocks").replace(",", ""))
+        == table["blocks"].sum()
+    )
+
+
+def test_requests_have_waited_for_pool_preemption_and_batch_slots(fleet: AgentClient, point_at: PointAt) -> None:
+    point_at(fleet)
+    wanted = {"pool", "preemption", "batch slots"}
+    until(lambda: {name for name, seconds in waited(fleet).items() if seconds >= 1} >= wanted, "waits for each of them")
+    bars = {trace["name"]: trace["x"] for trace in figure(opened("requests", "pressed:0"))["data"]}
+    assert {name for name, seconds in bars.items() if max(seconds) > 0} >= wanted
+
+
+def waited(client: AgentClient) -> dict[str, float]:
+    """Seconds that the pressed engine's live requests have waited, by cause as the page says it."""
+    return {spaced(cause): s for cause, s in waited_by_cause(client.requests("pressed:0")["requests"]).items()}
 
 
 def test_requests_can_be_narrowed_to_a_tenant(fleet: AgentClient, point_at: PointAt) -> None:

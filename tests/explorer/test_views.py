@@ -38,7 +38,7 @@ def request(serial: int, **fields: object) -> dict[str, object]:
         "serial": serial, "id_head": f"r{serial}", "id_tail": "", "tenant": "acme", "state": "running",
         "wait_cause": None, "wait_seconds": {}, "blocks": 0, "shared_blocks": 0, "peak_blocks": 0, "age_seconds": 1.0,
         "time_to_first_token_seconds": None, "prompt_tokens": 1, "output_tokens": 0, "preemptions": 0,
-        "block_seconds": 0.0,
+        "computed_tokens": 0, "block_seconds": 0.0,
     }  # fmt: skip
     return row | fields
 

@@ -23,8 +23,9 @@ PLANTED = [
     ("engine/kvledger_engine", "kvledger_agent", "The engine does not know the agent"),
     ("agent/kvledger_agent", "kvledger.writer", "The agent reads ledgers"),
     ("agent/kvledger_agent", "kvledger_dashboards", "Nobody needs the boards"),
-    ("dashboards/kvledger_dashboards", "kvledger.reader", "Boards and alerts know"),
-    ("alerts/kvledger_alerts", "kvledger_engine", "Boards and alerts know"),
+    ("dashboards/kvledger_dashboards", "kvledger.reader", "Boards and alerts open no ledger"),
+    ("alerts/kvledger_alerts", "kvledger_engine", "Boards and alerts open no ledger"),
+    ("alerts/kvledger_alerts", "kvledger_agent.findings", "Of the agent, boards and alerts know"),
     ("agent/kvledger_agent", "kvledger_engine", "The agent reads ledgers"),
     ("agent/kvledger_agent", "torch", "No torch but where a tensor is"),
 ]

@@ -34,9 +34,10 @@ EXTRAS = {
     "agent": {"aiohttp", "rich", "shtab"},
     "engine": {"aiohttp", "jinja2", "msgspec", "safetensors", "tokenizers", "torch"},
     "otlp": {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk", "requests"},
-    "dashboards": {"grafana-foundation-sdk", "pyyaml"},
+    "alerts": {"pyyaml"},
+    "dashboards": {"grafana-foundation-sdk"},
     "explorer": {"plotly", "streamlit"},
-    "all": {"kvledger[agent,dashboards,engine,explorer,otlp]"},
+    "all": {"kvledger[agent,alerts,dashboards,engine,explorer,otlp]"},
 }
 
 

@@ -28,6 +28,7 @@ EXPECTED = frozenset(
     group_block_size_tokens group_block_bytes group_bytes_per_token
     requests_live requests_waiting requests_never_fit oldest_wait_seconds oldest_finishing_seconds
     tenant_blocks tenant_quota_blocks effective_concurrency requests_peak_running length_tokens maximum_concurrency
+    scorecard_rejection_ratio scorecard_ttft_p95_seconds scorecard_cost_per_request
     wait_seconds time_to_first_block_seconds time_to_first_token_seconds inter_token_latency_seconds
     request_duration_seconds allocation_seconds release_seconds block_reference_lifetime_seconds step_seconds
     request_peak_blocks request_tokens

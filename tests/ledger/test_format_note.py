@@ -49,6 +49,6 @@ def test_the_note_names_every_status_that_a_ledger_can_have() -> None:
 
 def test_the_numbers_the_example_is_explained_with_are_in_it() -> None:
     dump = format_note.example_dump()
-    assert "0000ae70  05 00 00 00" in dump
-    assert "0000ae50  02 00 00 00" in dump
+    assert "0000aef0  05 00 00 00" in dump
+    assert "0000aed0  02 00 00 00" in dump
     assert "# stats, buffer 0" in dump

@@ -132,6 +132,14 @@ def _negative_limit(tree: Any) -> None:
     tree["limits"]["groups"][0]["block_bytes"] = -1
 
 
+def _negative_part(tree: Any) -> None:
+    tree["limits"]["reserve_weights_bytes"] = -1
+
+
+def _text_part(tree: Any) -> None:
+    tree["limits"]["reserve_allocator_bytes"] = "much"
+
+
 def _traversing_name(tree: Any) -> None:
     tree["limits"]["engine"] = "../../etc"
 
@@ -157,6 +165,8 @@ CASES: list[tuple[Any, type[LedgerUnreadable]]] = [
     (_fractional_limit, NotALedger),
     (_text_limit, NotALedger),
     (_negative_limit, NotALedger),
+    (_negative_part, NotALedger),
+    (_text_part, NotALedger),
     (_traversing_name, NotALedger),
     (_no_list, NotALedger),
 ]

@@ -147,14 +147,14 @@ def test_the_completion_script_knows_the_commands_and_their_options(
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("aiohttp", "agent"), ("opentelemetry", "otlp"), ("yaml", "dashboards"), ("msgspec", "engine"), ("torch", None)],
+    [("aiohttp", "agent"), ("opentelemetry", "otlp"), ("yaml", "alerts"), ("msgspec", "engine"), ("torch", None)],
 )
 def test_the_extra_of_a_module_is_found_by_the_name_of_its_distribution(module: str, extra: str | None) -> None:
     requirements = [
         "numpy>=1.26",
         'aiohttp>=3.9; extra == "agent"',
         "opentelemetry-sdk; extra == 'otlp'",
-        "pyyaml>=6 ; python_version > '3' and extra == 'dashboards'",
+        "pyyaml>=6 ; python_version > '3' and extra == 'alerts'",
         'msgspec>=0.18; extra == "engine"',
         'kvledger[agent,engine]; extra == "all"',
     ]

@@ -13,7 +13,7 @@ from kvledger_agent.load.arrivals import FINISH, Arrival, Fate, FateKind
 from kvledger_agent.load.client import API_KEY_VARIABLE, CompletionClient, api_root, first_model, open_session
 from kvledger_agent.load.outcome import Ending, EndKind, Outcome, failed
 from kvledger_agent.load.plan import RequestOptions
-from kvledger_agent.load.tokens import PromptAs, PromptWriter, prompt_ids
+from kvledger_agent.load.tokens import PromptAs, PromptWriter
 from tests.load.endpoint import (
     Behaviour,
     Endpoint,
@@ -28,6 +28,7 @@ from tests.load.endpoint import (
     stream_all,
     stream_slowly,
 )
+from tests.load.prompts import prompt_ids
 
 SEED = 4
 DONE = b"data: [DONE]\n\n"

@@ -74,7 +74,8 @@ def test_the_json_report_is_the_only_thing_on_stdout_and_tells_the_whole_plan(in
     assert report["parameters"]["profile"]["name"] == "short"
     assert report["time_to_first_token"]["p99_seconds"] > 0
     assert report["generator_lateness"]["count"] == 20
-    assert "seed=17" in err.splitlines()[0], "the seed is printed before the first request"
+    said = f"load: {endpoint.url}, seed 17, profile short, 100 requests/s, at most 20 requests"
+    assert err.splitlines() == [said], "printed before the first request, and all there is to say"
 
 
 def test_equal_commands_send_equal_requests(installed: dict[str, str]) -> None:

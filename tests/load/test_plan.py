@@ -15,8 +15,8 @@ from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import Arrival, FateKind, burst_times, poisson_times
 from kvledger_agent.load.plan import LoadPlan
 from kvledger_agent.load.profiles import PROFILES, REPLAY, Profile
-from kvledger_agent.load.tokens import prompt_ids
 from kvledger_agent.load.traces import Trace, TraceRow
+from tests.load.prompts import prompt_ids
 
 profiles = st.sampled_from(sorted(PROFILES))
 seeds = st.integers(0, 2**32)
@@ -196,3 +196,21 @@ def test_every_arrival_has_a_serial_of_its_own() -> None:
     arrivals: list[Arrival] = list(a_plan("mixed", requests=50).arrivals())
 
     assert [arrival.serial for arrival in arrivals] == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (
+            LoadPlan(profile=PROFILES["storm"], duration_seconds=30, seed=3),
+            "seed 3, profile storm, 10 requests/s, for 30 s",
+        ),
+        (LoadPlan(trace=an_azure_trace(), time_scale=0.5), "seed 0, trace azure.csv (400 requests), time × 0.5"),
+        (
+            LoadPlan(trace=an_azure_trace(), duration_seconds=9, requests=1000),
+            "seed 0, trace azure.csv (400 requests), time × 1, for 9 s, at most 1,000 requests",
+        ),
+    ],
+)
+def test_a_plan_is_told_in_one_line(plan: LoadPlan, said: str) -> None:
+    assert plan.in_words() == said

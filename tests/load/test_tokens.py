@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import Arrival, PrefixRun
 from kvledger_agent.load.plan import LoadPlan
-from kvledger_agent.load.tokens import PromptAs, PromptWriter, prompt_ids, run_ids
+from kvledger_agent.load.tokens import PromptAs, PromptWriter, run_ids
 from kvledger_agent.load.traces import MOONCAKE_BLOCK_TOKENS, Trace, TraceRow
+from tests.load.prompts import prompt_ids
 
 hash_ids = st.lists(st.integers(0, 12), min_size=1, max_size=6).map(tuple)
 

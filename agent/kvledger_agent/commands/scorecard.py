@@ -35,8 +35,8 @@ class ScorecardCommand:
         )
         parser.epilog = (
             "Rejections, TTFT and cost are over all that the counters hold, an engine's earlier starts included; peaks "
-            "are of the last 60 seconds. Maximum concurrency is what fits at the length percentiles of ended requests. "
-            "Exit code 1: a ledger cannot be read."
+            "are of the last 60 seconds. Maximum concurrency is what fits, reserve subtracted, at the length "
+            "percentiles of ended requests. Exit code 1: a ledger cannot be read."
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from kvledger_agent.observation import (
     RequestsView,
     Series,
 )
+from kvledger_agent.scorecard import cost_per_request, rejection_ratio, ttft_p95_seconds
 
 Answer = Series | Mapping[Labels, HistogramView] | None
 
@@ -81,6 +82,16 @@ def _requests(field: Callable[[RequestsView], Series | None]) -> Callable[[Obser
 
 def _number(field: Callable[[RequestsView], float | None]) -> Callable[[Observation], Answer]:
     return lambda o: None if o.requests is None else _one(field(o.requests))
+
+
+def _figure(field: Callable[[Observation], float | None], *needs: str) -> Callable[[Observation], Answer]:
+    """A figure of the scorecard, made of these families: without traffic it has no value and is known all the same."""
+
+    def value(o: Observation) -> Series | None:
+        kept = {*o.totals.counters, *o.totals.histograms}
+        return (_one(field(o)) or {}) if kept.issuperset(needs) else None
+
+    return value
 
 
 def _pool_blocks(o: Observation) -> Series | None:
@@ -156,6 +167,9 @@ _VALUES: Mapping[str, Callable[[Observation], Answer]] = {
     "requests_peak_running": _number(lambda r: r.peak_running),
     "length_tokens": _requests(lambda r: r.length_tokens),
     "maximum_concurrency": _requests(lambda r: r.maximum_concurrency),
+    "scorecard_rejection_ratio": _figure(rejection_ratio, "rejections_total", "requests_total"),
+    "scorecard_ttft_p95_seconds": _figure(ttft_p95_seconds, "time_to_first_token"),
+    "scorecard_cost_per_request": _figure(cost_per_request, "cost_total", "requests_total"),
     "findings": _findings,
     "invariant_violations": lambda o: None if o.violations is None else _by_word(o.violations),
     "verdict": _verdict,

@@ -11,28 +11,10 @@ from prometheus_client.registry import Collector
 from kvledger import catalog
 from kvledger.catalog import Family, Kind
 from kvledger_agent import process
-from kvledger_agent.exporters.families import PER_SCRAPE, Answer, answer, engine_families
+from kvledger_agent.exporters.families import Answer
 from kvledger_agent.exports import ExportTally
 from kvledger_agent.fleet import Fleet, SourceHealth
 from kvledger_agent.observation import HistogramView, Labels, Observation
-
-
-class FleetCollector(Collector):
-    """Every engine family that at least one engine of the fleet reports, except those whose value is an age."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-
-    def collect(self) -> Iterator[Metric]:
-        """The families in catalogue order, each with the series of all engines."""
-        for family in engine_families():
-            if family.name in PER_SCRAPE:
-                continue
-            metric = metric_of(family)
-            for observation in self._fleet.observations:
-                add_series(metric, family, observation, answer(observation, family) or {})
-            if metric.samples:
-                yield metric
 
 
 class ScrapeCollector(Collector):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import resource
 import signal
 import sys
@@ -41,8 +40,7 @@ class LoadCommand:
         """Run the plan. Returns 1 if a request failed (refusals, cancellations and timeouts are not failures)."""
         plan = plan_of(args)
         _allow_open_files(plan.max_in_flight)
-        parameters = json.dumps(plan.parameters(), default=str)
-        print(f"load: seed={plan.seed} url={args.url} parameters={parameters}", file=sys.stderr, flush=True)
+        print(f"load: {args.url}, {plan.in_words()}", file=sys.stderr, flush=True)
         report = asyncio.run(_until_signalled(plan, args.url))
         if args.json:
             print_json(report)

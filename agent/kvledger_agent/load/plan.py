@@ -105,6 +105,18 @@ class LoadPlan:
             found = takewhile(lambda arrival: arrival.at_seconds < end_seconds, found)
         return islice(found, self.requests)
 
+    def in_words(self) -> str:
+        """Seed, what is sent, how fast and until when: one line for people."""
+        trace, ends = self.trace, []
+        what = f"profile {self.profile.name}, {self.rate_per_second:g} requests/s"
+        if trace is not None:
+            what = f"trace {trace.name} ({len(trace.rows):,} requests), time × {self.time_scale:g}"
+        if self.duration_seconds is not None:
+            ends.append(f"for {self.duration_seconds:g} s")
+        if self.requests is not None:
+            ends.append(f"at most {self.requests:,} requests")
+        return ", ".join([f"seed {self.seed}", what, *ends])
+
     def parameters(self) -> dict[str, object]:
         """All that determines the run as plain data, for the report; a trace by name, format and size."""
         plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}

@@ -40,12 +40,6 @@ def run_ids(*, seed: int, key: str, tokens: int, below: int = DEFAULT_IDS_BELOW)
     return ids
 
 
-def prompt_ids(arrival: Arrival, *, seed: int, below: int = DEFAULT_IDS_BELOW) -> list[int]:
-    """The arrival's prompt as `arrival.prompt_tokens` token ids: its shared runs, then tokens of its own."""
-    parts = (run_ids(seed=seed, key=key, tokens=tokens, below=below) for key, tokens in _parts(arrival))
-    return [token for part in parts for token in part]
-
-
 class PromptWriter:
     """Writes prompts as JSON text; the JSON of shared runs is kept, so that a long shared prompt is cheap to send."""
 

@@ -65,7 +65,7 @@ EXPLORER = Kind(
 )
 MONITOR = Kind(
     name="monitor",
-    extra="all",
+    extra="alerts",
     arguments=_monitor_arguments,
     urls=lambda said: {"prometheus": said["url"], "alertmanager": said["alertmanager"]},
     lines=_monitor_lines,

@@ -41,7 +41,7 @@ class Run:
     ) -> None:
         self._stack, self._trace, self._profile = stack, trace, profile
         self._seconds, self._parts, self._began = seconds, tuple(parts), began
-        self._watch, self._rounds = Watch(), 0
+        self._watch, self._rounds, self._interrupted = Watch(), 0, False
 
     def whole(self) -> UpSummary:
         """Everything between start and stop."""
@@ -53,15 +53,16 @@ class Run:
                 self._announce()
                 self._observe(started, show)
             except KeyboardInterrupt:
+                self._interrupted = True
                 print("stopping: the load first, then what it left is drained", file=sys.stderr)
-        elapsed, urls = time.monotonic() - started, self._stack.urls
+        elapsed, urls, cancellations = time.monotonic() - started, self._stack.urls, self._cancellations()
         report = self._stack.stop_load()
-        return self._sum_up(elapsed, urls, report, self._drain())
+        return self._sum_up(elapsed, urls, report, self._drain(), cancellations)
 
     def _announce(self) -> None:
         stack = self._stack
         lines = (
-            labelled("engine", f"{stack.engine_url}/v1/completions"),
+            labelled("engine", f"{stack.engine_url}/v1/models  (base URL for an OpenAI client: {stack.engine_url}/v1)"),
             labelled("agent", f"{stack.agent_url}/metrics  {stack.agent_url}/v1/engines"),
             labelled("load", f"{stack.settings.load_scales(self._trace, self._profile)}, seed {stack.seed}"),
             labelled("pool", stack.settings.pool_scales),
@@ -104,6 +105,12 @@ class Run:
         for line in self._stack.news():
             print(line, file=sys.stderr, flush=True)
 
+    def _cancellations(self) -> dict[str, int]:
+        """Cancellations by cause so far. Asked before the load is stopped: what that cuts, no client cancelled."""
+        self._look(None)
+        page = self._watch.last
+        return _whole(page.by("cancellations_total", "cause")) if page else {}
+
     def _drain(self) -> int | None:
         """Active blocks once the engine is idle; None when it did not become so in time."""
         deadline = time.monotonic() + DRAIN_LIMIT_SECONDS
@@ -116,11 +123,19 @@ class Run:
         return None
 
     def _sum_up(
-        self, elapsed: float, urls: Mapping[str, str | None], report: dict[str, Any], active_after_drain: int | None
+        self,
+        elapsed: float,
+        urls: Mapping[str, str | None],
+        report: dict[str, Any],
+        active_after_drain: int | None,
+        cancellations: Mapping[str, int],
     ) -> UpSummary:
         watch, page = self._watch, self._watch.last
+        # The load was stopped by us in any case, and says so under this name.
+        report = {name: value for name, value in report.items() if name != "interrupted"}
         return UpSummary(
             seconds=round(elapsed, 1),
+            interrupted=self._interrupted,
             seed=self._stack.seed,
             trace=self._trace.name if self._trace else None,
             urls=urls,
@@ -134,7 +149,7 @@ class Run:
             leaked_blocks=watch.leaked_blocks,
             active_blocks_after_drain=active_after_drain,
             rejections=_whole(page.by("rejections_total", "reason")) if page else {},
-            cancellations=_whole(page.by("cancellations_total", "cause")) if page else {},
+            cancellations=cancellations,
             preemptions=int(page.total("preemptions_total") or 0) if page else 0,
             waits=waits_of(page) if page else {},
             findings=watch.findings,

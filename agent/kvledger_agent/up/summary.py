@@ -52,12 +52,14 @@ class Watch:
 class UpSummary:
     """The end of a run. Blocks are the peaks over all samples; `active_blocks_after_drain` is None if it never drained.
 
-    `urls` is where things listened, None for what did not.
+    `interrupted` says that a person ended it (Ctrl-C, SIGTERM). `urls` is where things listened, None for what did not.
+    `cancellations` are those until the load was told to stop: what the stop itself cut is `cut` in `load`, its report.
     `waits` maps each cause to how many requests waited for it and for how long in all; `problems` is empty when every
     promise of the run held.
     """
 
     seconds: float
+    interrupted: bool
     seed: int
     trace: str | None
     urls: Mapping[str, str | None]

@@ -11,8 +11,8 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import units
 
 from kvledger_dashboards import panels, queries
-from kvledger_dashboards.boards import shell
-from kvledger_dashboards.panels import Face, line_panel, stat_panel
+from kvledger_dashboards.boards import scorecard, shell
+from kvledger_dashboards.panels import Face, line_panel, stat_face, stat_panel
 
 UID = "kvledger-oncall"
 Panels = Iterator[shell.Panel]
@@ -49,6 +49,8 @@ CAUSE_COLORS = {
     "paused": panels.GREY,
     "deferred": "#8AB8FF",
 }
+LEAKS_HEIGHT = 12
+"""The legend has a line for every kind of finding and every invariant; all of them have to be seen."""
 BAD_ENDINGS = {"pool_exhausted": panels.RED, "out_of_memory": panels.DARK_RED, "engine_error": panels.PURPLE}
 
 
@@ -56,7 +58,7 @@ def board() -> builders.Dashboard:
     """The whole board, ready to be encoded."""
     rows = {
         "Findings and verdict": _verdicts(),
-        "Scorecard": _scorecard(),
+        "Scorecard": scorecard.panels(),
         "Pool": _pool(),
         "Waits": _waits(),
         "Requests": _requests(),
@@ -68,76 +70,31 @@ def board() -> builders.Dashboard:
     return shell.board(UID, "On call", text, rows)
 
 
-def _stat_face(number: int, title: str, text: str, unit: str = units.NoUnit, *, span: int = 3) -> Face:
-    return Face(id=number, title=title, description=text, unit=unit, span=span, height=4)
-
-
-def _graph_face(number: int, title: str, text: str, unit: str, *, span: int = 8) -> Face:
-    return Face(id=number, title=title, description=text, unit=unit, span=span, height=10 if span > 12 else 8)
+def _graph_face(number: int, title: str, text: str, unit: str, *, span: int = 8, height: int = 8) -> Face:
+    return Face(id=number, title=title, description=text, unit=unit, span=span, height=10 if span > 12 else height)
 
 
 def _verdicts() -> Panels:
     for number, (word, query) in enumerate(queries.VERDICTS.items(), start=101):
-        face = _stat_face(number, word.capitalize(), _VERDICT_TEXTS[word])
+        face = stat_face(number, word.capitalize(), _VERDICT_TEXTS[word])
         yield stat_panel(face, [query], colors=panels.count_steps(VERDICT_COLORS[word]))
     text = (
         "Engine cores that are gone without a clean stop: killed or crashed. "
         "Read the end of the engine's log and the kernel's for an OOM kill."
     )
-    face = _stat_face(106, "Engines down", text)
+    face = stat_face(106, "Engines down", text)
     yield stat_panel(face, [queries.ENGINES_DOWN], colors=panels.count_steps(panels.RED))
     text = "Open findings of all kinds. When it is not 0, go to the leaks row, which shows them by kind."
-    face = _stat_face(107, "Open findings", text)
+    face = stat_face(107, "Open findings", text)
     yield stat_panel(face, [queries.OPEN_FINDINGS], colors=panels.count_steps(panels.RED))
     text = (
         "Age of the oldest sample behind this board. Above a few seconds, what you see is the past: look at the agent."
     )
-    face = _stat_face(108, "Oldest sample", text, units.Seconds)
+    face = stat_face(108, "Oldest sample", text, units.Seconds)
     yield stat_panel(face, [queries.OLDEST_SAMPLE], colors=((None, panels.QUIET), (5, panels.ORANGE)))
     text = "The verdict of each engine core by name. One that is missing here is not watched, or its agent is gone."
-    face = _stat_face(109, "Verdict of each engine", text, span=24)
+    face = stat_face(109, "Verdict of each engine", text, span=24)
     yield panels.name_panel(face, queries.VERDICT_OF_EACH, VERDICT_COLORS)
-
-
-def _scorecard() -> Panels:
-    text = (
-        "Cache bytes one token takes, over all layers and groups. If it is not what the model's geometry gives, "
-        "the engine runs another model, dtype or parallelism than you think."
-    )
-    yield stat_panel(_stat_face(201, "Bytes per token", text, units.BytesIEC), [queries.BYTES_PER_TOKEN])
-    text = (
-        "Token slots in a block. Large blocks waste more in each request's last one; small ones cost more bookkeeping."
-    )
-    yield stat_panel(_stat_face(202, "Block size", text, units.Short), [queries.BLOCK_SIZE])
-    text = (
-        "Most blocks active at once within the last minute, in the fullest pool; spikes between samples are "
-        "counted. Near the capacity: see the waits for the pool."
-    )
-    yield stat_panel(_stat_face(203, "Peak active blocks", text, units.Short), [queries.PEAK_ACTIVE])
-    text = (
-        "Requests that one engine's KV budget, less its reserve, holds at once at the P50, P95 and P99 length of "
-        "the requests that ended, beside the most that ran within the last minute. No data before 20 have ended. "
-        "When what was reached is near P95, add engines or shorten contexts."
-    )
-    yield stat_panel(_stat_face(204, "Maximum concurrency", text, units.Short, span=6), queries.CONCURRENCY).decimals(1)
-    text = (
-        "Share of requests refused at the door, of all that were refused or ended. No data without traffic. See "
-        "rejections by reason."
-    )
-    face = _stat_face(205, "Rejection rate", text, units.PercentUnit)
-    yield stat_panel(
-        face, [queries.REJECTION_RATIO], colors=((None, panels.QUIET), (0.01, panels.ORANGE), (0.1, panels.RED))
-    )
-    text = (
-        "Arrival to first token, 95th percentile. No data while no first token comes, which is worse than a high "
-        "value: see the waits by cause."
-    )
-    yield stat_panel(_stat_face(206, "TTFT P95", text, units.Seconds), [queries.TTFT_P95])
-    text = (
-        "Cost of block-seconds per ended request, in the currency of the agent's `--price-per-hour`. No data "
-        "without a price. When it climbs, requests hold blocks longer or share fewer."
-    )
-    yield stat_panel(_stat_face(207, "Cost per request", text, units.SiShort), [queries.COST_PER_REQUEST])
 
 
 def _pool() -> Panels:
@@ -216,14 +173,14 @@ def _leaks() -> Panels:
         "Blocks whose references exceed live tables and pins beyond the grace. Never given back until the engine "
         "restarts; growing: restart before the pool is gone, with the evidence saved."
     )
-    yield line_panel(_graph_face(601, "Leaked blocks", text, units.Short, span=12), [queries.LEAKED])
+    face = _graph_face(601, "Leaked blocks", text, units.Short, span=12, height=LEAKS_HEIGHT)
+    yield line_panel(face, [queries.LEAKED])
     text = (
         "Open findings by what the ledger shows, and counts that are off. docs/findings.md says which defects show "
         "as which kind; the agent's `/v1/engines/ENGINE/findings` names blocks and owners."
     )
-    yield line_panel(
-        _graph_face(602, "Findings by kind", text, units.Short, span=12), [queries.FINDINGS, queries.VIOLATIONS]
-    )
+    face = _graph_face(602, "Findings by kind", text, units.Short, span=12, height=LEAKS_HEIGHT)
+    yield line_panel(face, [queries.FINDINGS, queries.VIOLATIONS])
 
 
 def _tenants() -> Panels:

@@ -16,7 +16,7 @@ CELL_GAP_LIMIT_BLOCKS = 8_000
 
 
 def pool_figure(bar: PoolBar, *, dark: bool) -> go.Figure:
-    """Active, cached and free up to the capacity, watermarks as lines, and what the tables name as a thinner bar."""
+    """Active, cached and free up to the capacity, watermarks as lines, and the logical blocks as a bar below."""
     colours, figure = palette(dark=dark), go.Figure()
     parts = (("active", bar.active_blocks), ("cached", bar.cached_blocks), ("free", bar.free_blocks))
     for name, blocks in parts:
@@ -60,7 +60,7 @@ def _watermark(figure: go.Figure, blocks: float | None, name: str, dash: str, co
 
 
 def _reach(bar: PoolBar) -> float:
-    """Sharing makes the tables name more blocks than the pool has: the axis then reaches further than the capacity."""
+    """Sharing makes more logical blocks than the pool has blocks: the axis then reaches further than the capacity."""
     return max(bar.capacity_blocks or 0, bar.logical_blocks or 0, 1) * 1.01
 
 

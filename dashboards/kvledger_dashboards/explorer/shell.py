@@ -72,8 +72,7 @@ def choose_engine() -> None:
             if st.session_state.get(CHOSEN) not in found:
                 st.session_state[CHOSEN] = found[0]
             st.selectbox("Engine", found, key=CHOSEN)
-        st.caption("Agent")
-        st.code(client().url, language=None)
+        st.caption(f"Agent  \n`{client().url}`")
 
 
 def watched_engines() -> dict[str, Any]:

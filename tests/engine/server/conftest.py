@@ -26,8 +26,15 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[EngineProcess]:
-    """An engine for tests that leave it as they found it. Its context limit is larger than its pool."""
+def shared_by_module() -> Iterator[EngineProcess]:
+    """The engine behind `shared`, which is what tests ask for."""
     with in_memory() as path, engine(Path(path), *SHARED) as process:
         yield process
         assert process.stop() == (0, "")
+
+
+@pytest.fixture
+def shared(shared_by_module: EngineProcess) -> Iterator[EngineProcess]:
+    """An engine for tests that leave it as they found it: not a block is lost. Its context is larger than its pool."""
+    yield shared_by_module
+    shared_by_module.assert_nothing_lost()

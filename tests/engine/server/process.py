@@ -21,6 +21,7 @@ from tempfile import mkdtemp
 from types import TracebackType
 from typing import Any
 
+from kvledger import invariants
 from kvledger.reader import Reader
 from kvledger.snapshot import Sample
 
@@ -110,6 +111,19 @@ class EngineProcess:
         """No block is active and no request lives."""
         sample = self.sample()
         return sample.stats.gauge("active_blocks") == 0 and len(sample.slots) == 0
+
+    def assert_nothing_lost(self) -> None:
+        """Soon it is idle and holds nothing, every block is free or cached, and none contradicts another.
+
+        The invariants are those that the agent judges by. Raises AssertionError with what does not hold.
+        """
+        eventually(lambda: self.holds_nothing() and self.gauge("idle") == 1, "the engine is idle and holds nothing")
+        audit, sample = self._reader.audit(), self.sample()
+        capacity, stats = sample.head.limits.capacity_blocks, sample.stats
+        assert (stats.whole("active_blocks"), len(sample.slots), len(sample.pins)) == (0, 0, 0)
+        assert stats.whole("free_blocks") + stats.whole("cached_blocks") == capacity
+        assert invariants.suspects(audit) == []
+        assert invariants.counts(sample, audit) == {}
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the HTTP process, which is the command itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -68,6 +69,7 @@ def test_scores_are_asked_for_in_the_shape_of_chats() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"temperature": float("nan")}, "temperature"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ],
@@ -86,6 +88,13 @@ def test_a_checkpoint_without_a_template_says_so() -> None:
     bare = Served(model="m", vocab_size=256, max_model_len_tokens=64, tokenizer=ByteTokenizer())
     with pytest.raises(BadBody, match=r"chat_template\.jinja"):
         parse(bare)
+
+
+def test_messages_that_the_template_makes_nothing_of_are_an_empty_prompt() -> None:
+    silent = replace(SERVED, template=ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}"))
+    with pytest.raises(BadBody, match="messages is empty, it has no token") as caught:
+        parse(silent, messages=[{"role": "user", "content": ""}])
+    assert caught.value.param == "messages"
 
 
 # -- the official client ----------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.engine.model.oracle import Oracle
 from tests.engine.server.client import Client, first_event, talk
@@ -124,20 +125,47 @@ def test_a_step_without_memory_ends_its_requests_as_out_of_memory_and_the_engine
         assert process.stop()[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--model", "{empty}"], "config.json"),
-        (["--model", "nowhere"], "nowhere"),
-        (["--model", "embedded", "--max-model-len", "40000"], "max_model_len=40000: the model has 32,768 positions"),
-        (["--model", "embedded", "--device", "cuda"], "no accelerator"),
-        (["--model", "embedded", "--blocks", "60000000"], "983,040,000,000 bytes"),
-    ],
-)
+NORM = "model.norm.weight"
+CANNOT_BE_HAD: list[tuple[list[str], str]] = [
+    (["--model", "{empty}"], "config.json"),
+    (["--model", "nowhere"], "nowhere"),
+    (["--model", "embedded", "--max-model-len", "40000"], "max_model_len=40000: the model has 32,768 positions"),
+    (["--model", "embedded", "--device", "cuda"], "no accelerator"),
+    (["--model", "embedded", "--blocks", "60000000"], "983,040,000,000 bytes"),
+    (["--model", "{without_a_tensor}"], f"{NORM} (1 tensors) missing"),
+    (["--model", "{wrong_shape}"], f"{NORM} has shape (47,): config.json makes it (48,)"),
+    (["--model", "{unknown_architecture}"], "model_type='mamba2': this engine computes llama, qwen2, qwen3"),
+]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Directories that are no checkpoint, by what is wrong with them; sound ones but for that."""
+    with pytest.MonkeyPatch.context() as patch:
+        oracle = Oracle("qwen3", patch, vocab_size=400, head_dim=16)
+        kinds = ("without_a_tensor", "wrong_shape", "unknown_architecture")
+        made = {kind: oracle.save(tmp_path_factory.mktemp("broken") / kind) for kind in kinds}
+    for path in made.values():
+        byte_level(path / "tokenizer.json")
+    _change_tensors(made["without_a_tensor"], lambda tensors: tensors.pop(NORM))
+    _change_tensors(made["wrong_shape"], lambda tensors: tensors.update({NORM: torch.zeros(47)}))
+    config = made["unknown_architecture"] / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "mamba2"}))
+    return made | {"empty": tmp_path_factory.mktemp("empty")}
+
+
+def _change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize(("flags", "said"), CANNOT_BE_HAD)
 def test_a_model_that_cannot_be_had_is_named_at_the_start_and_leaves_no_ledger(
-    directory: Path, tmp_path: Path, flags: list[str], said: str
+    directory: Path, broken: dict[str, Path], flags: list[str], said: str
 ) -> None:
-    flags = [flag.format(empty=tmp_path) for flag in flags]
+    flags = [flag.format(**broken) for flag in flags]
     done = subprocess.run(
         command("--directory", str(directory), "--port", "0", *flags),
         env=environment(),
@@ -149,6 +177,7 @@ def test_a_model_that_cannot_be_had_is_named_at_the_start_and_leaves_no_ledger(
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stdout == ""
     assert [path.name for path in directory.glob("*.kvledger")] == []
 
 

@@ -69,16 +69,16 @@ MALFORMED: list[tuple[str, str | None, dict[str, str]]] = [
     (json.dumps(BODY | {"logprobs": 6}), "logprobs", {}),
     (json.dumps(BODY | {"presence_penalty": 0.5}), "presence_penalty", {}),
     (json.dumps(BODY | {"logit_bias": {"1": 5}}), "logit_bias", {}),
-    (json.dumps(BODY)[:-1] + ', "temperature": NaN}', None, {}),
+    (json.dumps(BODY)[:-1] + ', "temperature": NaN}', "temperature", {}),
     (json.dumps(BODY)[:-1] + ', "temperature": 1e999}', "temperature", {}),
     (json.dumps(BODY | {"queue_timeout": 0}), "queue_timeout", {}),
     (json.dumps(BODY)[:-1] + ', "run_timeout": 1e999}', "run_timeout", {}),
-    (json.dumps(BODY | {"prompt": ""}), None, {}),
+    (json.dumps(BODY | {"prompt": ""}), "prompt", {}),
     (json.dumps(BODY | {"echo": True}), "echo", {}),
     (json.dumps(BODY | {"user": "u" * 65}), "user", {}),
     (json.dumps(BODY), "X-Class", {"X-Class": "royal"}),
     (json.dumps(BODY), "X-Tenant", {"X-Tenant": "t" * 65}),
-    (json.dumps(BODY | {"prompt": []}), None, {}),
+    (json.dumps(BODY | {"prompt": []}), "prompt", {}),
     (json.dumps(BODY | {"n": 17}), None, {}),
 ]
 
@@ -111,6 +111,30 @@ def test_a_malformed_request_is_refused_with_the_field_and_counted_in_the_core(
     assert rejections(shared, "bad_request") == before + 1
 
 
+NO_NUMBER = "is no JSON number: send a finite one"
+EMPTY = "prompt is empty, it has no token: send at least one"
+NAMED: list[tuple[str, str | None, str]] = [
+    (json.dumps(BODY | {"temperature": float("nan")}), "temperature", f"temperature: NaN {NO_NUMBER}"),
+    (json.dumps(BODY | {"top_p": float("-inf"), "user": "é"}), "top_p", f"top_p: -Infinity {NO_NUMBER}"),
+    (json.dumps(BODY | {"prompt": [float("inf")]}), None, f"the body: Infinity {NO_NUMBER}"),
+    (json.dumps(BODY | {"prompt": []}), "prompt", EMPTY),
+    (json.dumps(BODY | {"prompt": ""}), "prompt", EMPTY),
+    (json.dumps(BODY | {"prompt": [[]]}), "prompt", EMPTY),
+    (json.dumps(BODY | {"temperature": 2.5}), "temperature", "Expected `float` <= 2.0 - at `$.temperature`"),
+    (json.dumps(BODY | {"user": "NaN"})[:-1], None, "Input data was truncated"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "message"), NAMED)
+def test_the_message_names_what_is_wrong(shared: EngineProcess, body: str, param: str | None, message: str) -> None:
+    async def conversation(client: Client) -> None:
+        answer = await client.post(body)
+        check(answer, 400, "bad_request", retryable=False, param=param)
+        assert answer.error["message"] == message
+
+    talk(shared.url, conversation)
+
+
 def test_an_unknown_model_is_not_found_and_counted(shared: EngineProcess) -> None:
     before = rejections(shared, "bad_request")
 
@@ -126,11 +150,19 @@ def test_exactly_the_context_is_answered_and_a_token_more_is_refused_not_clamped
         # The shared engine's pool, 4,096 tokens, is smaller than its context, 8,192: one limit after the other.
         fits = await client.complete(prompt=[1] * 4090, max_tokens=6, temperature=0)
         assert (fits.status, fits.document["usage"]["total_tokens"]) == (200, 4096)
-        check(await client.complete(prompt=[1] * 4090, max_tokens=7), 400, "exceeds_pool", retryable=False)
+        over_pool = await client.complete(prompt=[1] * 4090, max_tokens=7)
+        check(over_pool, 400, "exceeds_pool", retryable=False)
+        assert over_pool.error["message"] == (
+            "The request may need 257 blocks and the whole pool has 256: "
+            "shorten it, ask for fewer tokens, or use a larger replica."
+        )
         check(await client.complete(prompt=[1] * 8190, max_tokens=2), 400, "exceeds_pool", retryable=False)
         over = await client.complete(prompt=[1] * 8190, max_tokens=3)
         check(over, 400, "context_too_long", retryable=False)
-        assert "8193" in over.error["message"]
+        assert over.error["message"] == (
+            "Prompt (8190) and max_tokens (3) make 8193 tokens, the context holds 8192: "
+            "shorten the prompt or ask for fewer tokens."
+        )
 
     talk(shared.url, conversation)
     eventually(shared.holds_nothing, "nothing is held")

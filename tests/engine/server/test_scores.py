@@ -28,6 +28,7 @@ def embedded() -> Iterator[EngineProcess]:
     """An engine over the embedded model."""
     with in_memory() as path, engine(Path(path), *EMBEDDED) as process:
         yield process
+        process.assert_nothing_lost()
         assert process.stop() == (0, "")
 
 

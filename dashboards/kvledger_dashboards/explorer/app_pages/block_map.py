@@ -32,7 +32,11 @@ def _pins(key: str, snapshot: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _words(blocks: BlockMap) -> str:
-    look = "one look between two publications" if blocks.consistent else "read while the engine was publishing"
+    look = (
+        "one look between two publications"
+        if blocks.consistent
+        else "read while the engine was publishing, so that a cell may be one publication behind"
+    )
     parts = [f"Publication {count(blocks.published_seq)}, {look}."]
     if blocks.unlocated_blocks is None:
         parts.append("Nothing audits this engine: whether blocks have leaked is unknown.")

@@ -8,6 +8,9 @@ from kvledger_dashboards.explorer import shell
 from kvledger_dashboards.explorer.views.leaks import FindingCard, Judgement, judgement
 from kvledger_dashboards.explorer.views.text import UNKNOWN, count, duration, literal, size, spaced
 
+GROWTH_HELP = (
+    "Of all findings of this kind, over the last minute; unknown until they have been watched for some seconds"
+)
 LEAST_GROWTH = 0.05
 """Blocks per minute that are shown as none: less than the figure's last digit."""
 
@@ -55,7 +58,7 @@ def _card(card: FindingCard) -> None:
         ("Growth", _growth(card.growth_blocks_per_minute)),
     )
     for column, (label, value) in zip(st.columns(4), facts, strict=True):
-        column.metric(label, value, border=True)
+        column.metric(label, value, help=GROWTH_HELP if label == "Growth" else None, border=True)
     st.markdown(f"**{'Owner' if card.proven else 'Candidates'}:** {literal(card.known)}.")
     if card.people:
         st.dataframe([dict(person) for person in card.people], hide_index=True, alt="Owner or candidates")

@@ -14,6 +14,10 @@ from kvledger_dashboards.explorer.views.overview import Demand, History, PoolBar
 from kvledger_dashboards.explorer.views.text import UNKNOWN, count, duration, literal, share, spaced
 
 MAX_CARDS = 12
+POOL_HELP = (
+    "Headroom: free + cached blocks less those that admitted requests may still need up to max_tokens. Below 0, "
+    "not all of them can run to their end without a preemption. Exhaustion: headroom at the last minute's net growth."
+)
 
 
 @st.fragment(run_every=shell.REFRESH_SECONDS, key="overview")
@@ -38,7 +42,7 @@ def _card(head: EngineHead) -> None:
         st.subheader(literal(head.key), anchor=False, width="content")
         st.badge(spaced(head.verdict), color=head.colour)  # type: ignore[arg-type] # one of streamlit's colour names
         st.caption(f"{literal(head.model)} · {literal(spaced(head.status))}", width="content")
-    st.markdown(f"**{head.action}.** {literal(head.evidence)}")
+    st.markdown(f"**{head.action}:** {literal(head.evidence)}")
     if not head.readable:
         return
     try:
@@ -62,7 +66,7 @@ def _numbers(key: str, snapshot: Mapping[str, Any]) -> None:
             figure = charts.pool_figure(bar, dark=shell.is_dark())
             words = f"{share(bar.active_blocks, bar.capacity_blocks)} of the pool is active"
             st.plotly_chart(figure, key=f"pool {key}", config=charts.CONFIG, alt=words)
-        st.caption(_pool_words(bar))
+        st.caption(_pool_words(bar), help=POOL_HELP)
     with right:
         _metrics(bar, wants, history)
         st.caption(_demand_words(wants))

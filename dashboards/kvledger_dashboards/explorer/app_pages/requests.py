@@ -10,15 +10,21 @@ from kvledger_dashboards.explorer import charts, shell
 from kvledger_dashboards.explorer.views import requests as view
 from kvledger_dashboards.explorer.views.text import count, duration, literal, spaced
 
+LOGICAL = "The lengths of their block tables, added up: a shared block counts once in each table that names it"
 SECONDS = st.column_config.NumberColumn(format="%.2f s")
 COLUMNS = {
     "serial": st.column_config.NumberColumn(format="%d", pinned=True),
     "request": st.column_config.TextColumn(help="The client's id; the ledger keeps its first 40 and last 16 bytes"),
-    "shared": st.column_config.NumberColumn(help="Of its blocks, those that another live request holds, too"),
+    "tenant": st.column_config.TextColumn(width="small"),
+    "blocks": st.column_config.NumberColumn(help="The length of its block table"),
+    "shared": st.column_config.NumberColumn(help="Of its blocks, those that another live table names, too"),
     "peak": st.column_config.NumberColumn(help="The most blocks it has held"),
     "age": SECONDS,
     "waited": SECONDS,
     "first token": st.column_config.NumberColumn(help="From arrival to the first token", format="%.2f s"),
+    "computed tokens": st.column_config.NumberColumn(
+        help="Of prompt and output, those whose keys and values are stored"
+    ),
     "block-seconds": st.column_config.NumberColumn(format="%.1f", help="A shared block's second is split"),
 }
 
@@ -59,7 +65,7 @@ def _numbers(rows: list[view.Row], document: dict[str, Any]) -> None:
     columns = st.columns(4)
     columns[0].metric("Live", count(len(rows)), border=True)
     columns[1].metric("Waiting now", count(waiting), border=True)
-    columns[2].metric("Entries in tables", count(sum(row["blocks"] for row in rows)), border=True)
+    columns[2].metric("Logical blocks", count(sum(row["blocks"] for row in rows)), help=LOGICAL, border=True)
     columns[3].metric("Oldest", "none" if oldest is None else duration(oldest), border=True)
     if document["left_out"]:
         st.caption(f"{document['left_out']} more were being changed at this moment and have no row this time.")

@@ -11,7 +11,7 @@ from kvledger_dashboards.explorer.views.text import UNKNOWN, duration, spaced
 GRAVITY = ("frozen", "stalled", "leaking", "unknown", "compute_bound", "scheduler_bound", "pool_bound", "healthy")
 _COLOURS = {"healthy": "green", "leaking": "red", "frozen": "red", "stalled": "red", "unknown": "gray"}
 _ACTIONS = {
-    "none": "Nothing to do",
+    "none": "No action known",
     "scale_out": "Scale out",
     "throttle": "Throttle",
     "change_block_policy": "Change the block policy",

@@ -60,6 +60,7 @@ def _table_row(row: Row) -> dict[str, Any]:
         "waited": sum(waits.values()),
         "mostly for": spaced(max(waits, key=lambda cause: float(waits[cause]))) if waits else "nothing",
         "first token": row["time_to_first_token_seconds"],
+        "computed tokens": row["computed_tokens"],
         "prompt tokens": row["prompt_tokens"],
         "output tokens": row["output_tokens"],
         "preemptions": row["preemptions"],
