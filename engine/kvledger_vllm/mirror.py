@@ -21,6 +21,7 @@ from kvledger_vllm.freelist import FreeList, Ids
 from kvledger_vllm.shareclocks import ShareClocks
 
 Mask = NDArray[np.bool_]
+_CACHED, _ACTIVE = np.uint8(BlockState.CACHED), np.uint8(BlockState.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Mirror:
             cached = ~held & change.listed & change.hashed
             active = int(np.count_nonzero(held)) - int(np.count_nonzero(blocks.ref_count[ids] > 0))
             blocks.ref_count[ids] = change.references
-            blocks.state[ids] = np.where(held, BlockState.ACTIVE, np.where(cached, BlockState.CACHED, BlockState.FREE))
+            blocks.state[ids] = held * _ACTIVE + cached * _CACHED
             self._relist(change, cached)
             begun = ids[self.begun[ids]]
             self.begun[begun] = False

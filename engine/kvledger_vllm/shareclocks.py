@@ -32,6 +32,8 @@ class ShareClocks:
         """Seconds on the clocks of blocks now."""
         references = self._blocks.ref_count[ids]
         seconds = (self._ledger.now_ns - self._blocks.share_since_ns[ids]) / _NS_PER_SECOND
-        running = np.where(references > 0, seconds / np.maximum(references, 1), 0.0)
-        clocks: F64 = self._blocks.share_clock[ids] + running
+        if references.min(initial=1) < 1:  # nobody holds it: its clock stands
+            seconds = np.where(references > 0, seconds, 0.0)
+            references = np.maximum(references, 1)
+        clocks: F64 = self._blocks.share_clock[ids] + seconds / references
         return clocks

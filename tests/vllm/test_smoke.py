@@ -55,13 +55,14 @@ def test_requests_of_the_openai_client_are_counted_and_leave_nothing_behind(serv
     until(lambda: sample_of(server).control["idle_since_ns"] != 0, "the engine is idle")
     with Reader.open(server.ledger()) as reader:
         sample, audit = reader.sample(), reader.audit()
+        wrong = suspects(audit), counts(sample, audit)
     stats = sample.stats
     assert stats.counter("generation_tokens_total") == 4 * 2 * 20
     assert stats.counter("prompt_tokens_total") == 4 * 2 * len(PROMPT)
     assert sum((stats.tenant_counter("requests_total", finish_reason="length") or {}).values()) == 8
     assert (stats.counter("prefix_hit_tokens_total") or 0) > 0
     assert stats.whole("active_blocks") == 0 < stats.whole("cached_blocks")
-    assert (len(sample.slots), suspects(audit), counts(sample, audit)) == (0, [], {})
+    assert (len(sample.slots), *wrong) == (0, [], {})
     assert sample.control["mirror_corrections"] == sample.control["instrument_failed"] == 0
 
 
