@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +53,7 @@ class Instrument:
     switch: Switch
     ledger: Ledger | None = None
     publisher: Publisher | None = None
+    stop: Callable[[], None] | None = None
 
 
 def attach(scheduler: Any, settings: Settings) -> Instrument:
@@ -68,8 +71,28 @@ def attach(scheduler: Any, settings: Settings) -> Instrument:
         hooks = Hooks(scheduler, notes, instrument.publisher, instrument.switch, ledger)
         instrument.switch.on_failure(hooks.remove)
         hooks.put_in()
+        instrument.stop = hooks.stop
+        _close_before_teardown()
         logger.info("mirroring this engine core in %s", ledger.path)
 
     instrument.switch.run(begin)
     scheduler.kvledger = instrument
     return instrument
+
+
+def _close_before_teardown() -> None:
+    """Close ledgers at the beginning of a core's shutdown: it may be killed while it awaits its workers."""
+    core = sys.modules.get("vllm.v1.engine.core")
+    if core is None or getattr(core.EngineCore.shutdown, _MARK, False):
+        return
+    original = core.EngineCore.shutdown
+
+    @functools.wraps(original)
+    def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
+        instrument = getattr(getattr(self, "scheduler", None), "kvledger", None)
+        if instrument is not None and instrument.stop is not None:
+            instrument.stop()
+        return original(self, *args, **kwargs)
+
+    setattr(shutdown, _MARK, True)
+    core.EngineCore.shutdown = shutdown

@@ -122,13 +122,16 @@ class Hooks:
 
     def _shutdown(self, original: Function) -> Function:
         def shutdown(*args: Any, **kwargs: Any) -> Any:
-            # vLLM shuts down on the way out of an error, too: that is no clean stop.
-            error = sys.exc_info()[1]
-            clean = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-            self._switch.run(lambda: self._close(clean))
+            self.stop()
             return original(*args, **kwargs)
 
         return shutdown
+
+    def stop(self) -> None:
+        """The engine core goes down: leave the ledger behind. vLLM comes here on the way out of an error, too."""
+        error = sys.exc_info()[1]
+        clean = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+        self._switch.run(lambda: self._close(clean))
 
     def _close(self, clean: bool) -> None:
         self.remove()
