@@ -43,6 +43,16 @@ LEAK_CASES = (
     ),
     Case(
         alert=LEAK,
+        title="an engine that is only scraped holds blocks while it is idle, or tells a usage that cannot be",
+        series=(
+            engine("findings", steady(1), kind="idle_hold"),
+            engine("findings", steady(1), kind="usage_out_of_range"),
+            engine("findings", steady(1), kind="waiting_without_running"),
+        ),
+        moments={"1m": (_leak("idle_hold", 1), _leak("usage_out_of_range", 1))},
+    ),
+    Case(
+        alert=LEAK,
         title="more than a tenth of the pool is leaked",
         series=(pool("pool_leaked_blocks", steady(6)), pool("pool_capacity_blocks", steady(24))),
         moments={

@@ -14,8 +14,13 @@ LEAK_KINDS = (
     FindingKind.LOST_BLOCK,
     FindingKind.PIN_OVERDUE,
     FindingKind.FINISHING_OVERDUE,
+    FindingKind.USAGE_OUT_OF_RANGE,
+    FindingKind.IDLE_HOLD,
 )
-"""Blocks that nobody gets back. A ledger's other kinds are worse: content may be wrong."""
+"""Blocks that nobody gets back. A ledger's other kinds are worse: content may be wrong.
+
+A page's other symptoms are told as its verdict, by KvledgerEngineStalled and KvledgerEngineFrozen.
+"""
 CORRUPTION_KINDS = tuple(kind for kind in LEDGER_KINDS if kind not in LEAK_KINDS)
 PRESSURE_REASONS = (RejectionReason.QUEUE_FULL, RejectionReason.QUEUE_TIMEOUT)
 """Refusals that a larger pool may have avoided; the other reasons are about one request or one tenant."""

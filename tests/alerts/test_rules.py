@@ -15,13 +15,15 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvledger import catalog
+from kvledger.words import FindingKind
 from kvledger_alerts.build import GENERATED, generated_files, main, stale, write, yaml_text
 from kvledger_alerts.promtests import CASES, promtool_document
 from kvledger_alerts.rows import CORRUPTION_KINDS, LEAK_KINDS, alert_rows, recording_rows
 from kvledger_alerts.rules import alert_names, rules_document
 from kvledger_alerts.table import Parameters, Scale, duration_text
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
+GOLDEN = "".join((Path(__file__).parents[1] / "golden" / f"{name}.txt").read_text() for name in ("metrics", "scraped"))
+"""Pages of engines with a ledger and of engines that are only scraped."""
 RULES = [rule for group in rules_document()["groups"] for rule in group["rules"]]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 RECORDED = {row.record for row in recording_rows(Parameters())}
@@ -174,9 +176,9 @@ def test_each_alert_has_a_case_that_fires_and_one_that_stays_silent() -> None:
 
 
 def test_the_cases_use_series_of_the_golden_page_with_exactly_their_labels() -> None:
-    families = text_string_to_metric_families(GOLDEN.read_text())
+    families = text_string_to_metric_families(GOLDEN)
     known = {(s.name, frozenset(s.labels)) for family in families for s in family.samples}
-    values = {(s.name, pair) for f in text_string_to_metric_families(GOLDEN.read_text()) for s in f.samples
+    values = {(s.name, pair) for f in text_string_to_metric_families(GOLDEN) for s in f.samples
               for pair in s.labels.items()}  # fmt: skip
     for case in CASES:
         for series in case.series:
@@ -228,7 +230,12 @@ def test_a_description_uses_only_labels_that_its_alert_has() -> None:
 
 
 def test_every_kind_of_finding_belongs_to_one_alert() -> None:
-    kinds = [kind.word for kind in (*LEAK_KINDS, *CORRUPTION_KINDS)]
+    verdicts = (
+        FindingKind.WAITING_WITHOUT_RUNNING,
+        FindingKind.FROZEN_COUNTERS,
+        FindingKind.DEFERRED_WITHOUT_PROGRESS,
+    )
+    kinds = [kind.word for kind in (*LEAK_KINDS, *CORRUPTION_KINDS, *verdicts)]
     assert sorted(kinds) == sorted(next(f for f in catalog.FAMILIES if f.name == "findings").labels[0].values or ())
 
 
