@@ -15,6 +15,7 @@ class Defects:
         self._scheduler = scheduler
         self._manager, self._pool = scheduler.kv_cache_manager, scheduler.kv_cache_manager.block_pool
         self._armed: list[str] = []
+        self._freed_twice: set[int] = set()
         self.done: list[dict[str, Any]] = []
         """What has happened: the kind, the blocks in vLLM's numbers, and whose."""
         self._put_in()
@@ -25,14 +26,15 @@ class Defects:
         return done
 
     def inject(self, kind: str, seed: int) -> None:
-        """One defect; at once for a double free, if anybody holds a block."""
+        """One defect; at once for a double free, if there is a block that suits."""
         if kind != DOUBLE_FREE:
             self._armed.append(kind)
             return
-        held = [block for block in self._pool.blocks[1:] if block.ref_cnt > 0 and self._holders(block)]
+        held = [block for block in self._pool.blocks[1:] if self._is_sound(block)]
         if held:
             block = random.Random(seed).choice(held)
             self._pool.free_blocks([block])
+            self._freed_twice.add(block.block_id)
             self._happened(DOUBLE_FREE, [block], self._holders(block))
 
     def repair(self, block_ids: list[int]) -> None:
@@ -64,6 +66,10 @@ class Defects:
 
     def _happened(self, kind: str, blocks: Any, requests: list[str]) -> None:
         self.done.append({"kind": kind, "blocks": [block.block_id for block in blocks], "requests": requests})
+
+    def _is_sound(self, block: Any) -> bool:
+        """Whether tables explain all of a block's references, and it was not chosen before."""
+        return block.block_id not in self._freed_twice and 0 < block.ref_cnt == len(self._holders(block))
 
     def _holders(self, block: Any) -> list[str]:
         (group,) = self._manager.coordinator.single_type_managers

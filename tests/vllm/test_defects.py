@@ -101,7 +101,11 @@ class Saboteur(threading.Thread):
         self._left.pop(0)
         before = {id_of(finding) for finding in observation_of(self._agent).findings or ()}
         self._conductor.tell(inject=DOUBLE_FREE, seed=self._source.randrange(1 << 30), publish=True)
-        (defect,) = self._conductor.held()["done"]
+        done = self._conductor.held()["done"]
+        if not done:
+            self._left.append(DOUBLE_FREE)
+            return
+        (defect,) = done
         found = [f for f in observation_of(self._agent).findings or () if id_of(f) not in before]
         self.named.append((defect, found))
         self._conductor.tell(repair=defect["blocks"], publish=True)
