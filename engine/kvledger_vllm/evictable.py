@@ -23,9 +23,11 @@ class Evictable:
         self._ledger, self._control = ledger, ledger.control
         self._ring, self._ticket = ledger.evict.ring, ledger.blocks.evict_ticket
         self._mask = len(self._ring) - 1
+        self._words, self._tickets = self._control.data, self._ticket.data
 
     def __len__(self) -> int:
-        return int(self._control[_COUNT])
+        count: int = self._words[_COUNT]
+        return count
 
     def has(self, blocks: Ids) -> NDArray[np.bool_]:
         """Which of the blocks are in the order."""
@@ -37,6 +39,12 @@ class Evictable:
         if len(blocks):
             self._ticket[blocks] = _NO_TICKET
             self._control[_COUNT] -= len(blocks)
+
+    def take(self, block: int) -> None:
+        """Take one block out, if it is in the order."""
+        if self._tickets[block] > _NO_TICKET:
+            self._tickets[block] = _NO_TICKET
+            self._words[_COUNT] -= 1
 
     def add(self, blocks: Ids) -> None:
         """Add blocks that are not in the order as its newest."""

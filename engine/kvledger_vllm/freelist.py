@@ -19,10 +19,12 @@ class FreeList:
     """A stack of free blocks, and where in it each block lies (-1: nowhere)."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._list, self._control = ledger.free.list, ledger.control
+        self._ledger, self._list, self._control = ledger, ledger.free.list, ledger.control
         self._place = np.full(ledger.limits.capacity_blocks, -1, np.intp)
         count = len(self)
         self._place[self._list[:count]] = np.arange(count)
+        self._words, self._entries, self._places = self._control.data, self._list.data, self._place.data
+        self._changed = ledger.blocks.changed_seq.data
 
     def __len__(self) -> int:
         return int(self._control[_FREE])
@@ -55,6 +57,20 @@ class FreeList:
         self._place[moved] = holes
         self._place[blocks] = -1
         self._control[_FREE] = left
+
+    def take(self, block: int) -> bool:
+        """Take one block out, if it is listed; the entry that closes the gap is stamped here."""
+        place = self._places[block]
+        if place < 0:
+            return False
+        words, listed = self._words, self._entries
+        left = words[_FREE] - 1
+        last = listed[left]
+        self._changed[last] = self._ledger.seq
+        listed[place], self._places[last] = last, place
+        self._places[block] = -1
+        words[_FREE] = left
+        return True
 
     def add(self, blocks: Ids) -> None:
         """Put distinct blocks that are not listed on the list."""

@@ -65,6 +65,10 @@ class Holdings:
         self._alone = histogram("block_reference_lifetime", shared="false")
         self._shared = histogram("block_reference_lifetime", shared="true")
 
+    def table(self, group: int) -> BlockTables:
+        """The tables of one cache group."""
+        return self._tables[group]
+
     def held(self, slot: int) -> int:
         """Blocks in all tables of a slot."""
         return sum(table.length(slot) for table in self._tables)

@@ -7,8 +7,8 @@ not counted. Owns `block.ref_count`, `block.state`, the lists, and the counts of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Mirror:
         self._values = stats.values
         self._free_gauge, self._cached_gauge = stats.gauge("free_blocks"), stats.gauge("cached_blocks")
         self._active_gauge = stats.gauge("active_blocks")
+        self._queue = pool.free_block_queue
         self._is_fresh = np.zeros(ledger.limits.capacity_blocks, np.bool_)
         self.begun: Mask = np.zeros(ledger.limits.capacity_blocks, np.bool_)
         """Blocks that became active in this publication: whose table they are in pays for them."""
@@ -58,10 +59,12 @@ class Mirror:
         ids = np.flatnonzero(self._blocks.state == int(BlockState.CACHED))
         return [self._pool.blocks[i + 1] for i in ids.tolist()]
 
-    def look(self, touched: Iterable[Any], fresh: Iterable[Any]) -> Change:
-        """Read what the touched blocks say of themselves. Changes nothing."""
+    def look(self, touched: list[Any], fresh: list[Any]) -> Change:
+        """Read what touched and newly allocated blocks say of themselves. Changes nothing."""
         pool = self._pool
-        unique = {block.block_id: block for block in touched if getattr(block, "pool", pool) in (pool, None)}
+        unique = {
+            block.block_id: block for block in chain(touched, fresh) if getattr(block, "pool", pool) in (pool, None)
+        }
         unique.pop(0, None)
         ids = np.array(list(unique), np.intp) - 1
         blocks = unique.values()
@@ -116,7 +119,15 @@ class Mirror:
         cached_count = len(self._evictable)
         self._values[self._cached_gauge] = cached_count
         # The engine's own count of its free queue, so that a count that went wrong there shows as a violation here.
-        self._values[self._free_gauge] = self._pool.free_block_queue.num_free_blocks - cached_count
+        self._values[self._free_gauge] = self._queue.num_free_blocks - cached_count
+
+    def take(self, blocks: list[int]) -> None:
+        """Take blocks, stamped already, from the lists of those without a reference, one by one; with their gauges."""
+        listed, order = self._free.take, self._evictable.take
+        for block in blocks:
+            if not listed(block):
+                order(block)
+        self.count()
 
     def _relist(self, change: Change, cached: Mask) -> None:
         ids = change.ids

@@ -10,8 +10,8 @@ from typing import Any
 class Notes:
     """Collected by `kvledger_vllm.hooks`, applied and emptied by `kvledger_vllm.publication`.
 
-    `touched` and `fresh` (taken from the free queue) are blocks of vLLM's, `dirty` ids of requests whose tables may
-    have changed in any way. Times are CLOCK_MONOTONIC nanoseconds.
+    `fresh` blocks of vLLM's were taken from the free queue, `touched` are others that may have changed; `dirty` are ids
+    of requests whose tables may have changed in any way. Times are CLOCK_MONOTONIC nanoseconds.
     """
 
     touched: list[Any] = field(default_factory=list)
@@ -34,6 +34,13 @@ class Notes:
     all_cached: bool = False
     """The whole prefix cache was reset."""
     cancelled_by_engine: bool = False
+
+    def quiet(self) -> bool:
+        """Whether nothing was noted but blocks that were allocated, as in a step where running requests go on."""
+        return not (
+            self.touched or self.dirty or self.arrived or self.preempted or self.ending
+            or self.freed or self.hits or self.popped or self.copied or self.all_cached
+        )  # fmt: skip
 
     def clear(self) -> None:
         """Empty the notes; the lists stay the same objects, since the hooks hold them."""

@@ -15,6 +15,7 @@ from kvledger.words import Event, PreemptedFate, PreemptionMode, RequestState, W
 from kvledger.writer import Ledger
 from kvledger_vllm.causes import head_cause, is_paused
 from kvledger_vllm.ending import Ending
+from kvledger_vllm.growth import Growth
 from kvledger_vllm.holdings import Holdings, Plan
 from kvledger_vllm.mirror import Change, Mirror
 from kvledger_vllm.notes import Notes
@@ -45,6 +46,7 @@ class Publisher:
         self._requests = Requests(ledger, reserve=ledger.limits.max_num_seqs)
         self._mirror = Mirror(ledger, pool)
         self._holdings = Holdings(ledger, self._requests, self._mirror, managers, pool)
+        self._growth = Growth(ledger, self._requests, self._mirror, self._holdings.table(0), managers)
         self._waits, self._ending = Waits(ledger), Ending(ledger, self._requests)
         self._pins = Pins(ledger, pool, getattr(scheduler, "deferred_frees", None))
         self._tokens, self._steps = Tokens(ledger, self._requests, scheduler), Steps(ledger)
@@ -68,12 +70,10 @@ class Publisher:
         """Publish what an entry point has changed. `output` is the scheduler output of a schedule or an update."""
         ledger, notes = self._ledger, self._notes
         ledger.begin()
-        self._arrive()
-        if notes.all_cached:
-            notes.touched += self._mirror.cached()
-        plan = self._holdings.plan(*self._candidates(kind, output), self._scheduler.requests)
-        released = self._change(kind, plan)
-        self._preempt(released)
+        if notes.quiet() and self._goes_on(kind, output):
+            released: dict[int, int] = {}
+        else:
+            released = self._change(kind, output)
         if kind is Entry.SCHEDULE:
             self._scheduled(output, throttled)
             self._steps.scheduled(began_ns, ended_ns)
@@ -85,11 +85,31 @@ class Publisher:
         self._end(released, ended_ns)
         self._count()
         notes.clear()
-        ledger.end(idle=self._is_idle())
+        ledger.end(idle=not self._scheduler.has_requests())
         self._steps.published(ledger.clock.now_ns() - ended_ns)
 
-    def _is_idle(self) -> bool:
-        return not self._scheduler.has_requests()
+    def _goes_on(self, kind: Entry, output: Any) -> bool:
+        """Whether requests that run just go on: then their new blocks are in the ledger now. If not, nothing is."""
+        fresh = self._notes.fresh
+        if kind is Entry.SCHEDULE:
+            cached = output.scheduled_cached_reqs
+            if output.scheduled_new_reqs or cached.resumed_req_ids:
+                return False
+            if fresh:
+                found = self._growth.find(cached, fresh)
+                if found is None:
+                    return False
+                self._growth.apply(*found)
+            else:
+                self._mirror.count()
+        elif fresh:
+            return False
+        else:
+            self._mirror.count()
+        self._pins.sync(self._notes, {})
+        if kind is not Entry.UPDATE:
+            self._scan_some()
+        return True
 
     # -- blocks and tables ----------------------------------------------------------------------------------------
 
@@ -105,18 +125,28 @@ class Publisher:
         grown = [i for i, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is not None]
         return grown, dirty
 
-    def _change(self, kind: Entry, plan: Plan) -> dict[int, int]:
-        """Make the changes of blocks and tables. Returns how many blocks each slot gave up whose table began anew."""
+    def _change(self, kind: Entry, output: Any) -> dict[int, int]:
+        """Make any changes of blocks and tables. Returns how many blocks each slot gave up whose table began anew."""
         notes = self._notes
-        if notes.touched or plan:
+        self._arrive()
+        if notes.all_cached:
+            notes.touched += self._mirror.cached()
+        plan = self._holdings.plan(*self._candidates(kind, output), self._scheduler.requests)
+        if notes.touched or notes.fresh or plan:
             self._apply(self._mirror.look(notes.touched, notes.fresh), plan)
         else:
             self._mirror.count()
         self._pins.sync(notes, self._serials())
         # Only now: what was noted must be in the ledger before anything counts as changed behind the hooks.
-        if kind is not Entry.UPDATE and (wrong := self._scan.differing()):
-            self._apply(self._mirror.look(wrong, ()), Plan())
-        return {slot: len(blocks) for slot, blocks in plan.cleared.items()}
+        if kind is not Entry.UPDATE:
+            self._scan_some()
+        released = {slot: len(blocks) for slot, blocks in plan.cleared.items()}
+        self._preempt(released)
+        return released
+
+    def _scan_some(self) -> None:
+        if wrong := self._scan.differing():
+            self._apply(self._mirror.look(wrong, []), Plan())
 
     def _apply(self, change: Change, plan: Plan) -> None:
         ledger, mirror = self._ledger, self._mirror

@@ -38,6 +38,8 @@ class Requests:
     def __init__(self, ledger: Ledger, *, reserve: int) -> None:
         self._ledger, self._slots, self._reserve = ledger, ledger.slots, reserve
         self.slot_of: dict[str, int] = {}
+        self.seatings = 0
+        """How often a slot was taken or given up: as long as it stays, every slot has the occupant it had."""
         self.lost_tokens: dict[int, int] = {}
         """Slot -> tokens that a preempted request had computed."""
         self._standing: dict[str, tuple[Any, int]] = {}
@@ -97,6 +99,7 @@ class Requests:
         control[_NEXT_SERIAL] = serial + 1
         # The serial comes last: a slot with one is complete.
         slots.serial[slot] = serial
+        self.seatings += 1
         self.slot_of[request.request_id] = slot
         self._ledger.event(Event.ARRIVED, serial)
         return slot
@@ -114,6 +117,7 @@ class Requests:
     def leave(self, request_id: str) -> None:
         """The request holds nothing any more: its slot is free."""
         slot = self.slot_of.pop(request_id)
+        self.seatings += 1
         self.lost_tokens.pop(slot, None)
         self.move(slot, RequestState.FINISHED)
         self._slots.serial[slot] = 0

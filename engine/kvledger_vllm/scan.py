@@ -17,17 +17,22 @@ from kvledger.writer import Ledger
 logger = logging.getLogger("vllm.kvledger")
 
 ROUND_SECONDS = 10.0
-MOST_BLOCKS = 64
+MOST_BLOCKS = 256
+_FEWEST_SHARE = 16
 _NS_PER_SECOND = 1e9
 _LOGGED = 10
 
 
 class RollingScan:
-    """Goes round the pool once in `ROUND_SECONDS`, at most `MOST_BLOCKS` blocks at a time."""
+    """Goes round the pool once in `ROUND_SECONDS`, a stretch of at most `MOST_BLOCKS` blocks at a time.
+
+    Not before a sixteenth of the pool is due, if that is less: one stretch costs little more than one block.
+    """
 
     def __init__(self, ledger: Ledger, pool: Any) -> None:
         self._ledger, self._blocks = ledger, pool.blocks
         self._next, self._since_ns = 1, ledger.now_ns
+        self._fewest = max(1, min(MOST_BLOCKS, len(pool.blocks) // _FEWEST_SHARE))
         self._corrected, self._logged = CONTROL_INDEX["mirror_corrections"], 0
 
     def differing(self) -> list[Any]:
@@ -35,7 +40,7 @@ class RollingScan:
         now = self._ledger.now_ns
         due = (now - self._since_ns) / _NS_PER_SECOND / ROUND_SECONDS * len(self._blocks)
         count = min(int(due), MOST_BLOCKS)
-        if count < 1:
+        if count < self._fewest:
             return []
         self._since_ns = now
         start = self._next

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
+from kvledger.views import I32
 from kvledger.writer import Ledger
 from kvledger_vllm.errors import InstrumentError
 
@@ -42,15 +43,18 @@ class BlockTables:
             left, chunk = left - self._width, int(self._arena.next[chunk])
         return np.concatenate(parts).astype(np.intp) if parts else np.empty(0, np.intp)
 
-    def append_one(self, slots: Ids, blocks: Ids) -> None:
-        """Lengthen the tables of distinct slots by one block each."""
+    def append_one(self, slots: Ids, blocks: Ids) -> I32:
+        """Lengthen the tables of distinct slots by one block each. Returns their new lengths."""
         length = self._length[slots]
         position = length % self._width
-        for slot in slots[position == 0].tolist():
-            self._link(slot)
+        if not position.all():
+            for slot in slots[position == 0].tolist():
+                self._link(slot)
         self._arena.chunk[self._last[slots], position] = blocks
         # The length last: until then a reader does not look at the new entries.
-        self._length[slots] = length + 1
+        length += 1
+        self._length[slots] = length
+        return length
 
     def extend(self, slot: int, blocks: Ids) -> None:
         """Lengthen one slot's table by any number of blocks."""

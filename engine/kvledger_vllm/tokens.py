@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvledger.words import Event, RequestClass
 from kvledger.writer import Ledger
 from kvledger_vllm.requests import Ids, Requests
+from kvledger_vllm.scheduled import I32, Scheduled, nobody, output_lists
 
 _NS_PER_SECOND = 1e9
 _MOST_IN_FLIGHT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """The requests of one scheduled step, in vLLM's order: slots, their occupants' serials, and vLLM's objects."""
-
-    ids: list[str]
-    slots: Ids
-    serials: NDArray[np.uint64]
-    requests: list[Any]
-
-
 class Tokens:
-    """Token columns of the slots, and their histograms. `size` is the smallest block size of the groups."""
+    """Token columns of the slots, and their histograms."""
 
     def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any) -> None:
         self._ledger, self._slots, self._requests, self._scheduler = ledger, ledger.slots, requests, scheduler
         self._size = min(group.block_size_tokens for group in ledger.limits.groups)
         self._steps: deque[tuple[Any, Scheduled]] = deque(maxlen=_MOST_IN_FLIGHT)
-        self._last = Scheduled([], np.empty(0, np.intp), np.empty(0, np.uint64), [])
-        self._measured, self._measured_ns = self._last, 0
-        self._speculates = bool(getattr(scheduler, "num_spec_tokens", 0))
+        self._last = self._measured = nobody()
+        self._measured_ns = 0
+        # Where a step may give a request more than one token, or take some back, sums do not tell who got how many.
+        self._one_each = not getattr(scheduler, "num_spec_tokens", 0) and (
+            getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1
+        )
         stats, kind = ledger.stats, {"class": RequestClass.DEFAULT.word}
         self._values = stats.values
         self._generated = stats.counter("generation_tokens_total")
@@ -44,59 +36,113 @@ class Tokens:
         self._first = stats.histogram("time_to_first_token", **kind)
         self._gap = stats.histogram("inter_token_latency", **kind)
 
+    # -- scheduled ------------------------------------------------------------------------------------------------
+
     def scheduled(self, output: Any) -> None:
         """A step was scheduled: copy what its requests have computed, in flight included."""
         if not output.num_scheduled_tokens:
             return
         step = self._step_of(output)
         self._steps.append((output, step))
-        self._copy_computed(step.slots, step.requests)
+        if not self._one_more_computed(step, output):
+            self._copy_computed(step)
 
     def _step_of(self, output: Any) -> Scheduled:
         ids = list(output.num_scheduled_tokens)
-        last, slots = self._last, self._slots
-        if ids == last.ids and (slots.serial[last.slots] == last.serials).all():
+        last = self._last
+        if ids == last.ids and self._has_its_slots(last):
             return last
         requests = [self._scheduler.requests[request_id] for request_id in ids]
         at = np.array([self._requests.require(request) for request in requests], np.intp)
-        self._last = Scheduled(ids, at, slots.serial[at], requests)
+        outputs, seatings = output_lists(requests), self._requests.seatings
+        self._last = Scheduled(ids, at, self._slots.serial[at], requests, outputs, seatings)
         return self._last
 
-    def _copy_computed(self, slots: Ids, requests: list[Any]) -> None:
-        computed = np.array([request.num_computed_tokens for request in requests], np.int32)
+    def _has_its_slots(self, step: Scheduled) -> bool:
+        """Whether every request of a step still sits where it sat."""
+        if step.seatings != self._requests.seatings:
+            if not (self._slots.serial[step.slots] == step.serials).all():
+                return False
+            step.seatings = self._requests.seatings
+        return True
+
+    def _one_more_computed(self, step: Scheduled, output: Any) -> bool:
+        """The usual step: each computes one token more, and vLLM's own numbers before it add up to those known here."""
+        count, before = len(step.ids), getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
+        if (
+            output.total_num_scheduled_tokens != count
+            or len(before) != count
+            or sum(before) != step.computed_sum
+            or not self._one_each
+        ):
+            return False
+        step.computed += 1
+        step.computed_sum += count
+        self._store_computed(step.slots, step.computed)
+        return True
+
+    def _copy_computed(self, step: Scheduled) -> None:
+        step.computed = np.array([request.num_computed_tokens for request in step.requests], np.int32)
+        step.computed_sum = int(step.computed.sum())
+        self._store_computed(step.slots, step.computed)
+
+    def _store_computed(self, slots: Ids, computed: I32) -> None:
         self._slots.computed_tokens[slots] = computed
         # Full blocks may be shared from now on; the one that is being filled is the request's own.
         self._slots.own_from_token[slots] = computed - computed % self._size
+
+    # -- updated --------------------------------------------------------------------------------------------------
 
     def updated(self, output: Any) -> None:
         """A step's output was applied: copy how many tokens its requests have generated, and time the new ones."""
         step = self._take(output)
         if step is None:
             return
+        whole = self._has_its_slots(step)
+        if not (whole and step is self._measured and self._one_more_generated(step)):
+            self._copy_generated(step, whole)
+
+    def _one_more_generated(self, step: Scheduled) -> bool:
+        """The usual update: the same requests as in the last one have a token more each, by vLLM's own lists."""
+        count = len(step.ids)
+        generated = sum(map(len, step.outputs))
+        if generated != step.generated_sum + count or not step.outputs or not self._one_each:
+            return False
+        now, slots = self._ledger.now_ns, step.slots
+        step.generated += 1
+        step.generated_sum = generated
+        self._slots.output_tokens[slots] = step.generated
+        self._slots.last_token_ns[slots] = self._ledger.now_value
+        self._values[self._generated] += count
+        self._values[self._last_token] = now
+        self._gap.observe((now - self._measured_ns) / _NS_PER_SECOND, count)
+        self._measured_ns = now
+        return True
+
+    def _copy_generated(self, step: Scheduled, whole: bool) -> None:
         slots, requests = step.slots, step.requests
-        live = self._slots.serial[slots] == step.serials
         counts = np.array(_output_tokens(requests), np.int32)
-        if not live.all():
+        if not whole:
+            live = self._slots.serial[slots] == step.serials
             slots, counts = slots[live], counts[live]
             requests = [request for request, there in zip(requests, live.tolist(), strict=True) if there]
-        if self._speculates:
+        if not self._one_each:
             self._copy_running(slots, requests)
         before = self._slots.output_tokens[slots]
         new = counts - before
+        step.generated, step.generated_sum = counts, int(counts.sum())
+        self._measured = step if whole and (new > 0).all() else nobody()
         if not new.any():
             return
         self._slots.output_tokens[slots] = counts
-        if step is self._measured and len(slots) == len(step.ids) and (new == 1).all():
-            self._measure_steady(slots)
-        else:
-            self._measure(slots[new > 0], before[new > 0], new[new > 0])
-            self._measured = step if (new > 0).all() else Scheduled([], slots[:0], step.serials[:0], [])
+        self._measure(slots[new > 0], before[new > 0], new[new > 0])
         self._measured_ns = self._ledger.now_ns
 
     def _copy_running(self, slots: Ids, requests: list[Any]) -> None:
         """Rejected drafts take computed tokens back."""
         rows = [row for row, request in enumerate(requests) if request.status.name == "RUNNING"]
-        self._copy_computed(slots[rows], [requests[row] for row in rows])
+        computed = np.array([requests[row].num_computed_tokens for row in rows], np.int32)
+        self._store_computed(slots[rows], computed)
 
     def _take(self, output: Any) -> Scheduled | None:
         if not output.num_scheduled_tokens:
@@ -107,15 +153,7 @@ class Tokens:
                 return step
         return None
 
-    def _measure_steady(self, slots: Ids) -> None:
-        """As `_measure` where the same requests had their last tokens together, in the last update."""
-        now = self._ledger.now_ns
-        self._values[self._generated] += len(slots)
-        self._values[self._last_token] = now
-        self._gap.observe((now - self._measured_ns) / _NS_PER_SECOND, len(slots))
-        self._slots.last_token_ns[slots] = self._ledger.now_value
-
-    def _measure(self, slots: Ids, before: NDArray[np.int32], new: NDArray[np.int32]) -> None:
+    def _measure(self, slots: Ids, before: I32, new: I32) -> None:
         view, now = self._slots, self._ledger.now_ns
         self._values[self._generated] += int(new.sum())
         self._values[self._last_token] = now
@@ -123,9 +161,11 @@ class Tokens:
             self._first_token(slot)
         further = before > 0
         if further.any():
-            gaps = (now - view.last_token_ns[slots[further]]) / _NS_PER_SECOND
-            together = new[further]
-            if (together == 1).all():
+            since, together = view.last_token_ns[slots[further]], new[further]
+            gaps = (now - since) / _NS_PER_SECOND
+            if (together == 1).all() and (since == since[0]).all():
+                self._gap.observe(gaps.item(0), len(gaps))
+            elif (together == 1).all():
                 self._gap.observe_many(gaps)
             else:
                 self._gap.observe_many(np.repeat(gaps / together, together))

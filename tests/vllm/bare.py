@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from pathlib import Path
+from time import thread_time_ns
 from typing import Any
 
 FIRST_TOKEN = 3
@@ -58,6 +59,8 @@ class BareScheduler:
             hash_block_size=block_size,
             log_stats=True,
         )
+        self.control_ns = 0
+        """Processor time that vLLM's schedule and update_from_output have taken, with whatever is hooked into them."""
         self._ahead = 2 if asynchronous else 1
         self._in_flight: deque[Any] = deque()
 
@@ -85,7 +88,9 @@ class BareScheduler:
 
     def schedule(self) -> None:
         """The first half of a step."""
+        began = thread_time_ns()
         output = self.scheduler.schedule()
+        self.control_ns += thread_time_ns() - began
         requests = self.scheduler.requests
         sampling = {i for i in output.num_scheduled_tokens if not requests[i].is_prefill_chunk}
         self._in_flight.append((output, sampling))
@@ -93,12 +98,19 @@ class BareScheduler:
     def update(self) -> None:
         """The second half of the oldest step in flight, with random tokens."""
         output, sampling = self._in_flight.popleft()
-        self.scheduler.update_from_output(output, self._computed(output, sampling))
+        computed = self._computed(output, sampling)
+        began = thread_time_ns()
+        self.scheduler.update_from_output(output, computed)
+        self.control_ns += thread_time_ns() - began
+
+    def full(self) -> bool:
+        """Whether as many steps are in flight as may be."""
+        return len(self._in_flight) >= self._ahead
 
     def step(self) -> None:
         """Schedule one step, and apply the oldest one once as many are in flight as may be."""
         self.schedule()
-        if len(self._in_flight) >= self._ahead:
+        if self.full():
             self.update()
 
     def drain(self) -> None:

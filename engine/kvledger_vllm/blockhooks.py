@@ -1,0 +1,159 @@
+"""The hooks on vLLM's block pool and block tables: which blocks and whose tables may have changed. They only note."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvledger_vllm.notes import Notes
+from kvledger_vllm.wrapping import Function, Wrappers, takes_one
+
+
+class BlockHooks:
+    """Wrappers of the pool, the cache manager and the managers of its groups."""
+
+    def __init__(self, scheduler: Any, notes: Notes, wrappers: Wrappers) -> None:
+        self._manager, self._notes, self._wrappers = scheduler.kv_cache_manager, notes, wrappers
+        self._pool = self._manager.block_pool
+
+    def put_in(self) -> None:
+        """Wrap everything that changes blocks or tables."""
+        wrap, pool, manager = self._wrappers.wrap, self._pool, self._manager
+        wrap(pool, "get_new_blocks", self._getting)
+        wrap(pool, "_maybe_evict_cached_block", self._evicting)
+        wrap(pool, "reset_prefix_cache", self._resetting)
+        for name in ("touch", "free_blocks", "unpin_blocks"):
+            wrap(pool, name, self._touching)
+        wrap(pool, "evict_blocks", self._evicting_ids)
+        wrap(pool, "move_block_hashes", self._moving)
+        wrap(manager, "free", self._emptying)
+        wrap(manager, "pop_blocks_for_free", self._popping)
+        wrap(manager, "record_prefix_cache_stats", self._looking_up)
+        wrap(manager.coordinator, "allocate_new_computed_blocks", self._holding)
+        for group in manager.coordinator.single_type_managers:
+            if type(group).__name__ != "FullAttentionManager":
+                # Its tables do not only grow: whoever frees or takes blocks within one is compared as a whole.
+                for name in ("remove_skipped_blocks", "allocate_new_blocks"):
+                    wrap(group, name, self._rearranging)
+
+    # -- the pool -------------------------------------------------------------------------------------------------
+
+    def _getting(self, original: Function) -> Function:
+        note = self._notes.fresh.extend
+
+        def get_new_blocks(num_blocks: int) -> Any:
+            blocks = original(num_blocks)
+            note(blocks)
+            return blocks
+
+        def get_new_blocks_in_other_words(*args: Any, **kwargs: Any) -> Any:
+            blocks = original(*args, **kwargs)
+            note(blocks)
+            return blocks
+
+        return get_new_blocks if takes_one(original) else get_new_blocks_in_other_words
+
+    def _evicting(self, original: Function) -> Function:
+        notes = self._notes
+
+        def maybe_evict_cached_block(block: Any) -> Any:
+            evicted = original(block)
+            if evicted:
+                notes.evictions += 1
+            return evicted
+
+        def maybe_evict_in_other_words(*args: Any, **kwargs: Any) -> Any:
+            evicted = original(*args, **kwargs)
+            if evicted:
+                notes.evictions += 1
+            return evicted
+
+        return maybe_evict_cached_block if takes_one(original) else maybe_evict_in_other_words
+
+    def _resetting(self, original: Function) -> Function:
+        notes = self._notes
+
+        def reset_prefix_cache(*args: Any, **kwargs: Any) -> Any:
+            notes.all_cached = True
+            return original(*args, **kwargs)
+
+        return reset_prefix_cache
+
+    def _touching(self, original: Function) -> Function:
+        touched = self._notes.touched
+
+        def touch(blocks: Any, *args: Any, **kwargs: Any) -> Any:
+            blocks = list(blocks)  # vLLM gives iterators, too, and they can be gone through only once
+            touched.extend(blocks)
+            return original(blocks, *args, **kwargs)
+
+        return touch
+
+    def _evicting_ids(self, original: Function) -> Function:
+        touched, pool = self._notes.touched, self._pool
+
+        def evict_blocks(block_ids: Any, *args: Any, **kwargs: Any) -> Any:
+            touched.extend(pool.blocks[block] for block in block_ids)
+            return original(block_ids, *args, **kwargs)
+
+        return evict_blocks
+
+    def _moving(self, original: Function) -> Function:
+        touched = self._notes.touched
+
+        def move_block_hashes(src_block: Any, dst_block: Any, *args: Any, **kwargs: Any) -> Any:
+            touched.extend((src_block, dst_block))
+            return original(src_block, dst_block, *args, **kwargs)
+
+        return move_block_hashes
+
+    # -- tables ---------------------------------------------------------------------------------------------------
+
+    def _emptying(self, original: Function) -> Function:
+        dirty = self._notes.dirty
+
+        def free(request: Any, *args: Any, **kwargs: Any) -> Any:
+            dirty.add(request.request_id)
+            return original(request, *args, **kwargs)
+
+        return free
+
+    def _popping(self, original: Function) -> Function:
+        notes = self._notes
+
+        def pop_blocks_for_free(request: Any, *args: Any, **kwargs: Any) -> Any:
+            blocks = original(request, *args, **kwargs)
+            notes.dirty.add(request.request_id)
+            notes.popped.append((blocks, request.request_id))
+            return blocks
+
+        return pop_blocks_for_free
+
+    def _looking_up(self, original: Function) -> Function:
+        hits = self._notes.hits
+
+        def record_prefix_cache_stats(request: Any, num_hits: int, *args: Any, **kwargs: Any) -> Any:
+            hits.append((request, num_hits))
+            return original(request, num_hits, *args, **kwargs)
+
+        return record_prefix_cache_stats
+
+    def _holding(self, original: Function) -> Function:
+        dirty = self._notes.dirty
+
+        def allocate_new_computed_blocks(*args: Any, **kwargs: Any) -> Any:
+            dirty.add(kwargs["request_id"] if "request_id" in kwargs else args[0])
+            return original(*args, **kwargs)
+
+        return allocate_new_computed_blocks
+
+    def _rearranging(self, original: Function) -> Function:
+        notes = self._notes
+
+        def rearrange(request_id: str, *args: Any, **kwargs: Any) -> Any:
+            before = len(notes.touched) + len(notes.fresh)
+            result = original(request_id, *args, **kwargs)
+            if len(notes.touched) + len(notes.fresh) != before:
+                notes.dirty.add(request_id)
+            return result
+
+        return rearrange
