@@ -40,11 +40,14 @@ class Evictable:
             self._ticket[blocks] = _NO_TICKET
             self._control[_COUNT] -= len(blocks)
 
-    def take(self, block: int) -> None:
-        """Take one block out, if it is in the order."""
-        if self._tickets[block] > _NO_TICKET:
-            self._tickets[block] = _NO_TICKET
-            self._words[_COUNT] -= 1
+    def take(self, blocks: list[int]) -> None:
+        """Take those of the blocks out that are in the order, one by one."""
+        tickets, taken = self._tickets, 0
+        for block in blocks:
+            if tickets[block] > _NO_TICKET:
+                tickets[block] = _NO_TICKET
+                taken += 1
+        self._words[_COUNT] -= taken
 
     def add(self, blocks: Ids) -> None:
         """Add blocks that are not in the order as its newest."""

@@ -58,19 +58,22 @@ class FreeList:
         self._place[blocks] = -1
         self._control[_FREE] = left
 
-    def take(self, block: int) -> bool:
-        """Take one block out, if it is listed; the entry that closes the gap is stamped here."""
-        place = self._places[block]
-        if place < 0:
-            return False
-        words, listed = self._words, self._entries
-        left = words[_FREE] - 1
-        last = listed[left]
-        self._changed[last] = self._ledger.seq
-        listed[place], self._places[last] = last, place
-        self._places[block] = -1
+    def take(self, blocks: list[int]) -> list[int]:
+        """Take blocks out, one by one, stamping the entries that close the gaps. Returns those that were not listed."""
+        words, listed, places, changed, seq = self._words, self._entries, self._places, self._changed, self._ledger.seq
+        left, others = words[_FREE], []
+        for block in blocks:
+            place = places[block]
+            if place < 0:
+                others.append(block)
+                continue
+            left -= 1
+            last = listed[left]
+            changed[last] = seq
+            listed[place], places[last] = last, place
+            places[block] = -1
         words[_FREE] = left
-        return True
+        return others
 
     def add(self, blocks: Ids) -> None:
         """Put distinct blocks that are not listed on the list."""

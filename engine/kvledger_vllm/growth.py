@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from kvledger.views import I16, I32
+from kvledger.views import I16
 from kvledger.words import BlockState
 from kvledger.writer import Ledger
 from kvledger_vllm.mirror import Mirror
 from kvledger_vllm.requests import Requests
 from kvledger_vllm.tables import BlockTables
+
+_ONE, _ZERO = np.int32(1), np.float64(0.0)
 
 
 class Growth:
@@ -30,6 +32,8 @@ class Growth:
         self._vllm_tables = managers[0].req_to_blocks if len(managers) == 1 else None
         self._references = ledger.blocks.ref_count.data
         self._length: Any = ledger.slots.table_blocks[:, 0].data
+        self._peak = ledger.slots.peak_blocks.data
+        self._active = np.uint8(BlockState.ACTIVE)
         stats = ledger.stats
         self._values, self._active_gauge = stats.values, stats.gauge("active_blocks")
 
@@ -70,17 +74,20 @@ class Growth:
         view.changed_seq[ids] = seq
         columns.changed_seq[at] = seq
         tenants = columns.tenant[at]
-        view.share_clock[ids] = 0.0
+        view.share_clock[ids] = _ZERO
         view.share_since_ns[ids] = now
         view.allocated_ns[ids] = now
         view.owner[ids] = columns.serial[at]
         view.tenant[ids] = tenants
         self._mirror.take(blocks)
-        length: I32 = self._table.append_one(at, ids)
-        columns.peak_blocks[at] = np.maximum(columns.peak_blocks[at], length)
+        self._table.append_each(slots, blocks)
+        length, peak = self._length, self._peak
+        for slot in slots:
+            if length[slot] > peak[slot]:
+                peak[slot] = length[slot]
         # Copied from vLLM's blocks: `find` saw it there.
-        view.ref_count[ids] = 1
-        view.state[ids] = BlockState.ACTIVE
+        view.ref_count[ids] = _ONE
+        view.state[ids] = self._active
         self._charge(tenants)
         self._values[self._active_gauge] += len(blocks)
 

@@ -123,10 +123,8 @@ class Mirror:
 
     def take(self, blocks: list[int]) -> None:
         """Take blocks, stamped already, from the lists of those without a reference, one by one; with their gauges."""
-        listed, order = self._free.take, self._evictable.take
-        for block in blocks:
-            if not listed(block):
-                order(block)
+        if others := self._free.take(blocks):
+            self._evictable.take(others)
         self.count()
 
     def _relist(self, change: Change, cached: Mask) -> None:

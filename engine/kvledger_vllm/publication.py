@@ -70,10 +70,8 @@ class Publisher:
         """Publish what an entry point has changed. `output` is the scheduler output of a schedule or an update."""
         ledger, notes = self._ledger, self._notes
         ledger.begin()
-        if notes.quiet() and self._goes_on(kind, output):
-            released: dict[int, int] = {}
-        else:
-            released = self._change(kind, output)
+        quiet = notes.quiet() and self._goes_on(kind, output)
+        released = {} if quiet else self._change(kind, output)
         if kind is Entry.SCHEDULE:
             self._scheduled(output, throttled)
             self._steps.scheduled(began_ns, ended_ns)
@@ -82,7 +80,8 @@ class Publisher:
             self._steps.updated(began_ns, ended_ns)
         elif self._waits.queued and is_paused(self._scheduler):
             self._waits.blocked_by(WaitCause.PAUSED)
-        self._end(released, ended_ns)
+        if not quiet:
+            self._end(released, ended_ns)
         self._count()
         notes.clear()
         ledger.end(idle=not self._scheduler.has_requests())

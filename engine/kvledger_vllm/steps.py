@@ -38,8 +38,14 @@ class Steps:
         self._values[self._steps] += 1
         self._values[self._steps_total] += 1
         model = max(0, began_ns - max(scheduled_to, self._updated_ns))
-        times = (scheduled_to - scheduled_from, model, ended_ns - began_ns, self._published_ns)
-        self._observe(tuple(time / _NS_PER_SECOND for time in times))
+        self._observe(
+            (
+                (scheduled_to - scheduled_from) / _NS_PER_SECOND,
+                model / _NS_PER_SECOND,
+                (ended_ns - began_ns) / _NS_PER_SECOND,
+                self._published_ns / _NS_PER_SECOND,
+            )
+        )
         self._updated_ns, self._published_ns = ended_ns, 0
 
     def published(self, elapsed_ns: int) -> None:

@@ -22,6 +22,8 @@ class Tokens:
     def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any) -> None:
         self._ledger, self._slots, self._requests, self._scheduler = ledger, ledger.slots, requests, scheduler
         self._size = min(group.block_size_tokens for group in ledger.limits.groups)
+        # What keeps the tokens of whole blocks, 0 where a block's size is no power of two.
+        self._whole = np.int32(-self._size if self._size & (self._size - 1) == 0 else 0)
         self._steps: deque[tuple[Any, Scheduled]] = deque(maxlen=_MOST_IN_FLIGHT)
         self._last = self._measured = nobody()
         self._measured_ns = 0
@@ -48,8 +50,10 @@ class Tokens:
             self._copy_computed(step)
 
     def _step_of(self, output: Any) -> Scheduled:
-        ids = list(output.num_scheduled_tokens)
-        last = self._last
+        scheduled, last = output.num_scheduled_tokens, self._last
+        cached = output.scheduled_cached_reqs.req_ids
+        # In the usual step all are in this list, in the same order.
+        ids = cached if len(cached) == len(scheduled) else list(scheduled)
         if ids == last.ids and self._has_its_slots(last):
             return last
         requests = [self._scheduler.requests[request_id] for request_id in ids]
@@ -89,7 +93,7 @@ class Tokens:
     def _store_computed(self, slots: Ids, computed: I32) -> None:
         self._slots.computed_tokens[slots] = computed
         # Full blocks may be shared from now on; the one that is being filled is the request's own.
-        self._slots.own_from_token[slots] = computed - computed % self._size
+        self._slots.own_from_token[slots] = computed & self._whole if self._whole else computed - computed % self._size
 
     # -- updated --------------------------------------------------------------------------------------------------
 

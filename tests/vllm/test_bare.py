@@ -144,7 +144,7 @@ def test_a_long_run_of_the_same_requests_is_counted_token_for_token(
         mirror.check("drain")
         generated = sum(request.num_output_tokens for request in mirror.scheduler.requests.values())
         of_it = mirror.reader.sample().stats
-        assert of_it.counter("generation_tokens_total") >= before
+        assert (of_it.counter("generation_tokens_total") or 0) >= before
         gaps = of_it.histogram("inter_token_latency", **{"class": "default"})
         firsts = of_it.histogram("time_to_first_token", **{"class": "default"})
         assert gaps is not None
