@@ -111,7 +111,8 @@ class Tally:
         over = [request for request_id, request in self._seen.items() if request_id not in scheduler.requests]
         ended = [request for request in seen if request.is_finished()]
         return {
-            **{name: truth[name] for name in ("free", "cached", "active", "shared", "logical", "running", "waiting")},
+            **{name: truth[name] for name in ("free", "cached", "active", "logical", "running", "waiting")},
+            "shared": sum(times > 1 for times in self._named().values()),
             "references": {str(block): count for block, count in truth["references"].items()},
             "pinned": len({block.block_id for _, blocks in scheduler.deferred_frees for block in blocks}),
             "deferred": sum(r.request_id in self._looked_at for r in scheduler.deferred_waiting),
@@ -127,12 +128,11 @@ class Tally:
         }
 
     def _row(self, request_id: str, request: Any) -> dict[str, Any]:
-        tables = {i: self._table(i) for i in self._scheduler.requests}
-        named = Counter(block for table in tables.values() for block in table)
+        table, named = self._table(request_id), self._named()
         status = request.status.name
         return {
-            "blocks": len(tables[request_id]),
-            "shared": sum(named[block] > 1 for block in tables[request_id]),
+            "blocks": len(table),
+            "shared": sum(named[block] > 1 for block in table),
             "peak": self._peaks.get(request_id, 0),
             "state": "finishing" if request.is_finished() else {"RUNNING": "running", "PREEMPTED": "preempted"}.get(
                 status, "waiting"
@@ -142,6 +142,10 @@ class Tally:
             "preemptions": request.num_preemptions,
             "prompt": request.num_prompt_tokens,
         }  # fmt: skip
+
+    def _named(self) -> Counter[int]:
+        """Block -> how many tables name it. A pin is no table, so that this is not the reference count."""
+        return Counter(block for request_id in self._scheduler.requests for block in self._table(request_id))
 
     def _table(self, request_id: str) -> list[int]:
         (group,) = self._manager.coordinator.single_type_managers

@@ -41,7 +41,16 @@ class Load:
         await asyncio.gather(*(self._worker(index) for index in range(workers)))
 
     async def _worker(self, index: int) -> None:
-        kinds = (self.completes, self.shares, self.samples_four, self.aborts, self.aborts, self.asks_too_much)
+        kinds = (
+            self.completes,
+            self.shares,
+            self.samples_four,
+            self.aborts,
+            self.aborts,
+            self.aborts_early,
+            self.constrained,
+        )
+        kinds += (self.asks_too_much,)
         while not self.stopping:
             await self.source.choice(kinds)()
             if self.source.random() < 0.1:
@@ -75,7 +84,7 @@ class Load:
         )
         if stop_after == 0:
             task: asyncio.Task[Any] = asyncio.ensure_future(coming)
-            await asyncio.wait((task,), timeout=self.source.choice((0.002, 0.02, 0.1, 0.5)))
+            await asyncio.wait((task,), timeout=self.source.choice((0.01, 0.1, 0.5)))
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
@@ -91,6 +100,28 @@ class Load:
                 break
         await stream.close()
         self.outcomes["aborted among tokens"] += 1
+
+    async def aborts_early(self) -> None:
+        """A client that goes away while its long prompt waits or is computed, step by step."""
+        coming = self.api.completions.create(
+            model=MODEL, prompt=prompt(self.source, self.source.randrange(1200, 1900)), max_tokens=4
+        )
+        task: asyncio.Task[Any] = asyncio.ensure_future(coming)
+        await asyncio.wait((task,), timeout=self.source.uniform(0.05, 3))
+        if task.cancel():
+            await asyncio.wait((task,))
+            self.outcomes["aborted before an answer"] += 1
+
+    async def constrained(self) -> None:
+        """A request that waits for its grammar to be compiled: a new one each time."""
+        pattern = "".join(f"t{self.source.randrange(3, 500)}( t{self.source.randrange(3, 500)})*" for _ in range(30))
+        await self.api.completions.create(
+            model=MODEL,
+            prompt=prompt(self.source, 30),
+            max_tokens=4,
+            extra_body={"structured_outputs": {"regex": pattern}},
+        )
+        self.outcomes["constrained"] += 1
 
     async def asks_too_much(self) -> None:
         """A prompt that is longer than the model's context: refused."""

@@ -20,6 +20,7 @@ from typing import Any
 import openai
 import pytest
 
+from kvledger.reader import Reader
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.scrape.detect import WANTED, detect
@@ -166,6 +167,9 @@ def test_ten_thousand_requests_without_a_defect_leave_no_finding_and_no_block(
     assert now["length"] - before["length"] >= storm.outcomes["completed"]
     assert now["cancelled"] == sum(last.totals.counters["cancellations_total"].values()) > 0
     assert now["length"] + now["cancelled"] - sum(before.values()) == REQUESTS
+    with Reader.open(server.ledger()) as reader:
+        control = reader.sample().control
+    assert control["mirror_corrections"] == control["overflows"] == control["instrument_failed"] == 0
     assert not last.violations or not any(last.violations.values())
 
 
