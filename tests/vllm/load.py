@@ -114,7 +114,7 @@ class Load:
 
     async def constrained(self) -> None:
         """A request that waits for its grammar to be compiled: a new one each time."""
-        pattern = "".join(f"t{self.source.randrange(3, 500)}( t{self.source.randrange(3, 500)})*" for _ in range(30))
+        pattern = "".join(f"t{self.source.randrange(3, 500)}( t{self.source.randrange(3, 500)})*" for _ in range(150))
         await self.api.completions.create(
             model=MODEL,
             prompt=prompt(self.source, 30),
