@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvledger.catalog import PREFIX
 from kvledger_agent.scrape.engines import PROFILES
 from kvledger_agent.scrape.errors import UnknownEngine
 from kvledger_agent.scrape.page import Page
@@ -27,6 +28,8 @@ def detect(page: Page, *, seen: tuple[str, ...] = ()) -> Detected:
     for profile in PROFILES:
         if any(page.has(name) for name in profile.markers):
             return Detected(profile, next((v.name for v in profile.versions if _fits(v, page)), None))
+    if any(name.startswith(PREFIX) for name in (*page.families, *seen)):
+        raise UnknownEngine("this is a kvledger agent's page: give the engine's own address, or ask the agent's API")
     named = ", ".join((*page.families, *seen)[:_MOST_NAMED]) or "none"
     known = ", ".join(profile.title for profile in PROFILES)
     raise UnknownEngine(f"a metrics page of no engine known here (families on it: {named}); known are {known}")

@@ -89,7 +89,8 @@ def _refused(parts: SplitResult, path: str, status: int) -> ScrapeFailed:
         401: "it asks for credentials: give an address within the network that does not",
         403: "it asks for credentials: give an address within the network that does not",
         404: "another path may have it: TensorRT-LLM serves /prometheus/metrics, SGLang without --enable-metrics "
-        "/v1/loads, llama.cpp needs --metrics, Dynamo serves on its DYN_SYSTEM_PORT",
+        "/v1/loads, llama.cpp needs --metrics, Dynamo serves on its DYN_SYSTEM_PORT; "
+        "kvledger's own engine serves none, and is watched by its ledger",
         501: "the server has it switched off: llama.cpp needs --metrics",
     }
     remedy = remedies.get(status, "look at the engine's log")

@@ -79,6 +79,14 @@ def test_a_page_of_no_known_engine_names_what_is_on_it() -> None:
         Scraper(parse_endpoint(served.url)).scrape()
 
 
+def test_an_agents_own_page_is_said_to_be_one() -> None:
+    with (
+        serving({"/metrics": b"kvledger_engine_up 1\n"}) as served,
+        pytest.raises(UnknownEngine, match="a kvledger agent's page"),
+    ):
+        Scraper(parse_endpoint(served.url)).scrape()
+
+
 def test_a_document_that_fails_is_left_alone_for_a_while_and_costs_no_reading() -> None:
     with serving({"/metrics": page("llamacpp-server-busy.prom")}) as served:
         scraper = Scraper(parse_endpoint(served.url))
