@@ -114,8 +114,8 @@ def main(arguments: list[str]) -> int:
         model = directory / "model"
         save_tiny_llama(model)
         machine = this_machine()
-        steady = measure(model, directory, effort.rounds(100, 12), renew=False)
-        changing = measure(model, directory, effort.rounds(60, 12), renew=True)
+        steady = measure(model, directory, effort.rounds(60, 12), renew=False)
+        changing = measure(model, directory, effort.rounds(30, 12), renew=True)
         size = ledger_bytes(model, directory)
     finally:
         shutil.rmtree(directory)
