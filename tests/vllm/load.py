@@ -42,15 +42,9 @@ class Load:
 
     async def _worker(self, index: int) -> None:
         kinds = (
-            self.completes,
-            self.shares,
-            self.samples_four,
-            self.aborts,
-            self.aborts,
-            self.aborts_early,
-            self.constrained,
-        )
-        kinds += (self.asks_too_much,)
+            self.completes, self.shares, self.samples_four, self.aborts, self.aborts, self.aborts_early,
+            self.constrained, self.asks_too_much,
+        )  # fmt: skip
         while not self.stopping:
             await self.source.choice(kinds)()
             if self.source.random() < 0.1:
