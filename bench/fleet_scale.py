@@ -41,7 +41,7 @@ PROCESSES = 2
 STEP_SECONDS = 15
 WATCHES, WATCH_WINDOW = 3, "1m"
 UP_SECONDS = 180.0
-FEWEST_ROUNDS, ASK_SECONDS = 3, 45.0
+FEWEST_ROUNDS, ASK_SECONDS, CHECK_SECONDS = 3, 45.0, 60.0
 """No round of questions begins later than this, once there are enough."""
 FLEET_GROUP, ALERT_GROUP = "kvledger-fleet", "kvledger"
 
@@ -205,12 +205,17 @@ def _ask(prometheus: PrometheusClient, size: Size, figures: Figures) -> None:
 def _checked(prometheus: PrometheusClient, question: Question) -> tuple[float, float]:
     """Samples that both forms read; both must answer with as many series. Raises `BenchError`.
 
-    Which tenants are at the top may have changed since the rules were evaluated.
+    Which tenants are at the top, or which causes are waited for, may have changed since the rules were evaluated: they
+    are asked again until an evaluation has caught up.
     """
-    raw, recorded = prometheus.ask(question.raw), prometheus.ask(question.recorded)
-    if len(raw.series) != len(recorded.series) or not raw.series:
-        raise BenchError(f"{question.title}: {sorted(raw.series)} is not {sorted(recorded.series)}")
-    return raw.samples_read, recorded.samples_read
+    until = time.monotonic() + CHECK_SECONDS
+    while True:
+        raw, recorded = prometheus.ask(question.raw), prometheus.ask(question.recorded)
+        if raw.series and len(raw.series) == len(recorded.series):
+            return raw.samples_read, recorded.samples_read
+        if time.monotonic() > until:
+            raise BenchError(f"{question.title}: {sorted(raw.series)} is not {sorted(recorded.series)}")
+        time.sleep(1.0)
 
 
 def _seconds(prometheus: PrometheusClient, expression: str, size: Size, graph: bool) -> float:
