@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     *(pytest.mark.needs(name) for name in ("tmpfs", "streamlit", "chromium")),
 ]
-WAIT_MS, LIST_MS = 60_000, 3_000
+WAIT_MS, LIST_MS, CHOICE_SECONDS = 60_000, 15_000, 120.0
 SETTLED = """() => {
     const now = performance.now(), fades = document.querySelector('[data-stale=true]')
     window.fresh_since = fades ? undefined : (window.fresh_since ?? now)
@@ -51,7 +51,7 @@ class Visit:
         self.page.goto(f"{self.url}/{path}", timeout=WAIT_MS)
         if engine is not None:
             self.page.get_by_role("combobox").first.wait_for(timeout=WAIT_MS)
-            until(lambda: self._chooses(engine), f"{engine} to be chosen")
+            until(lambda: self._chooses(engine), f"{engine} to be chosen", CHOICE_SECONDS)
         return self.page
 
     def _chooses(self, engine: str) -> bool:
