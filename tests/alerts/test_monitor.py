@@ -34,6 +34,7 @@ pytestmark = [
 ]
 
 HOOK = "http://127.0.0.1:9/hook"
+RUNBOOK = "http://127.0.0.1:9/runbook/"
 END_SECONDS = 30
 
 
@@ -98,7 +99,7 @@ def monitor_of_an_agent() -> Iterator[Monitor]:
         stack.callback(shutil.rmtree, directory)
         agent = stack.enter_context(AgentProcess(directory))
         with patch.dict(os.environ, {WEBHOOK_VARIABLE: HOOK}):
-            started = stack.enter_context(monitor("--agent", agent.url))
+            started = stack.enter_context(monitor("--agent", agent.url, "--runbook-base", RUNBOOK))
         yield started.ready()
 
 
@@ -117,6 +118,15 @@ def test_every_alert_of_the_table_is_loaded(watching: Monitor) -> None:
     rules = [rule for group in watching.api("rules")["groups"] for rule in group["rules"]]
     assert {rule["name"] for rule in rules if rule["type"] == "alerting"} == set(alert_names())
     assert ask(watching.said["alerts"])
+
+
+@pytest.mark.needs("tmpfs")
+def test_its_links_lead_where_it_listens_and_where_the_runbook_is_served(watching: Monitor) -> None:
+    rules = [rule for group in watching.api("rules")["groups"] for rule in group["rules"]]
+    links = {rule["annotations"]["runbook_url"] for rule in rules if rule["type"] == "alerting"}
+    assert links == {RUNBOOK + name for name in alert_names()}
+    flags = watching.api("status/flags")
+    assert flags["web.external-url"] == f"{watching.said['url']}/"
 
 
 @pytest.mark.needs("tmpfs")

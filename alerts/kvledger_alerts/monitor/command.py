@@ -21,6 +21,7 @@ from kvledger_agent.errors import UsageError
 from kvledger_alerts.monitor.pair import Pair, Plan
 from kvledger_alerts.monitor.programs import ALERTMANAGER, PROMETHEUS, ProgramMissing
 from kvledger_alerts.monitor.server import loopback_port
+from kvledger_alerts.table import Parameters
 
 PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
 WEBHOOK_VARIABLE = "KVLEDGER_WEBHOOK"
@@ -51,6 +52,13 @@ class MonitorCommand:
             "--webhook",
             metavar="URL",
             help=f"send every notification there (nowhere); a secret address belongs into {WEBHOOK_VARIABLE}",
+        )
+
+        parser.add_argument(
+            "--runbook-base",
+            metavar="URL",
+            default=Parameters().runbook_base,
+            help="where you serve the runbook's pages; alerts link there (%(default)s, which is nowhere)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -87,6 +95,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         alertmanager_port=0 if alertmanager is None else loopback_port("--alertmanager-port", args.alertmanager_port),
         agents=agents,
         webhook_url=webhook,
+        runbook_base=args.runbook_base,
     )
 
 

@@ -19,7 +19,10 @@ ALERT_PAGES = ("/alerts", "/classic/alerts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to start: the programs' paths (None: no Alertmanager), their ports, the agents, and who is told."""
+    """What to start: the programs' paths (None: no Alertmanager), their ports, the agents, and who is told.
+
+    `runbook_base` is where the runbook's pages are served; alerts link to it plus their name.
+    """
 
     prometheus: str
     alertmanager: str | None
@@ -27,6 +30,7 @@ class Plan:
     alertmanager_port: int
     agents: Sequence[str]
     webhook_url: str | None = None
+    runbook_base: str = Parameters().runbook_base
 
     @property
     def alertmanagers(self) -> list[str]:
@@ -35,7 +39,7 @@ class Plan:
 
     def write(self, directory: Path) -> None:
         """Write every configuration file."""
-        files = generated_files(Parameters(), webhook_url=self.webhook_url)
+        files = generated_files(Parameters(runbook_base=self.runbook_base), webhook_url=self.webhook_url)
         directory.mkdir(parents=True, exist_ok=True)
         # The webhook's address may be a secret.
         (directory / "alertmanager.yml").touch(mode=0o600)
@@ -48,6 +52,8 @@ class Plan:
             f"--config.file={directory / CONFIGURATION / 'prometheus.yml'}",
             f"--storage.tsdb.path={directory / 'prometheus'}",
             f"--web.listen-address={HOST}:{self.prometheus_port}",
+            # Links in notifications lead to where it listens, not to the host's name.
+            f"--web.external-url=http://{HOST}:{self.prometheus_port}/",
         ]
 
     def alertmanager_command(self, directory: Path, program: str) -> list[str]:
@@ -57,6 +63,7 @@ class Plan:
             f"--config.file={directory / CONFIGURATION / 'alertmanager.yml'}",
             f"--storage.path={directory / 'alertmanager'}",
             f"--web.listen-address={HOST}:{self.alertmanager_port}",
+            f"--web.external-url=http://{HOST}:{self.alertmanager_port}/",
             "--cluster.listen-address=",
         ]
 
