@@ -11,7 +11,8 @@ from kvledger.status import frozen_after_seconds
 from kvledger.words import Action, FindingKind, RequestState, Verdict
 from kvledger_agent.observation import Finding, VerdictView
 
-NOT_JUDGED = "which of pool, scheduler or compute limits it is not judged yet"
+_AT_WORK = (ReadStatus.OK, ReadStatus.IDLE)
+NOT_JUDGED = "what limits it (pool, scheduler or compute) is not judged yet"
 
 
 def verdict_of(
@@ -42,8 +43,8 @@ def verdict_of(
             f"{waiting} requests wait, and for {quiet_seconds:.1f} s there was no token and no admission",
         )
     if findings or any(violations.values()):
-        return _verdict(Verdict.LEAKING, Action.FIX_LEAK, _what_is_wrong(findings, violations))
-    if sample.status_then not in (ReadStatus.OK, ReadStatus.IDLE):
+        return _verdict(Verdict.LEAKING, Action.FIX_LEAK, _gone(sample) + _what_is_wrong(findings, violations))
+    if sample.status_then not in _AT_WORK:
         return _verdict(Verdict.UNKNOWN, Action.NONE, f"the ledger is {sample.status_then.value}: its last state")
     if undecided:
         return _verdict(
@@ -60,6 +61,11 @@ def seconds_without_progress(sample: Sample) -> float | None:
         return None
     since_ns = max(sample.stats.whole("last_token_ns"), int(sample.slots.queued_ns[waiting].min()))
     return max(0.0, (sample.clock_ns - since_ns) / 1e9)
+
+
+def _gone(sample: Sample) -> str:
+    """What comes before everything else of an engine that is gone."""
+    return "" if sample.status_then in _AT_WORK else f"the engine is {sample.status_then.value}; in its last state: "
 
 
 def _what_is_wrong(findings: tuple[Finding, ...], violations: Mapping[str, float]) -> str:

@@ -95,7 +95,10 @@ def test_of_an_engine_that_is_gone_nothing_is_known_but_its_leaks() -> None:
     leaking.skip_free(leaking.admit(2))
 
     assert verdict(healthy.final().look().verdict) == (Verdict.UNKNOWN, Action.NONE)
-    assert verdict(leaking.final().look().verdict) == (Verdict.LEAKING, Action.FIX_LEAK)
+    told = leaking.final().look().verdict
+    assert verdict(told) == (Verdict.LEAKING, Action.FIX_LEAK)
+    assert told is not None
+    assert told.evidence.startswith("the engine is dead; in its last state: excess_reference on ")
 
 
 def test_a_running_request_alone_is_no_stall() -> None:
