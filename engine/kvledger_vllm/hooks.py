@@ -94,7 +94,7 @@ class Hooks:
             except BaseException:
                 self._inside = False
                 raise
-            self._leave(Entry.UPDATE, began, scheduler_output)
+            self._leave(Entry.UPDATE, began, scheduler_output, outputs=outputs)
             return outputs
 
         return update_from_output
@@ -103,12 +103,12 @@ class Hooks:
         self._inside = True
         return _now()
 
-    def _leave(self, kind: Entry, began: int, output: Any = None, throttled: bool = False) -> None:
+    def _leave(self, kind: Entry, began: int, output: Any = None, throttled: bool = False, outputs: Any = None) -> None:
         self._inside = False
         if not self._switch.on:
             return
         try:
-            self._publisher.publish(kind, began, _now(), output, throttled)
+            self._publisher.publish(kind, began, _now(), output, throttled, outputs)
         except Exception as error:  # noqa: BLE001 - the switch is where it ends
             self._switch.fail(error)
 

@@ -66,8 +66,19 @@ class Publisher:
         self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
         self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
 
-    def publish(self, kind: Entry, began_ns: int, ended_ns: int, output: Any = None, throttled: bool = False) -> None:
-        """Publish what an entry point has changed. `output` is the scheduler output of a schedule or an update."""
+    def publish(
+        self,
+        kind: Entry,
+        began_ns: int,
+        ended_ns: int,
+        output: Any = None,
+        throttled: bool = False,
+        outputs: Any = None,
+    ) -> None:
+        """Publish what an entry point has changed.
+
+        `output` is the scheduler output of a schedule or an update, `outputs` what an update hands out to clients.
+        """
         ledger, notes = self._ledger, self._notes
         ledger.begin()
         quiet = notes.quiet() and self._goes_on(kind, output)
@@ -76,7 +87,7 @@ class Publisher:
             self._scheduled(output, throttled)
             self._steps.scheduled(began_ns, ended_ns)
         elif kind is Entry.UPDATE:
-            self._tokens.updated(output)
+            self._tokens.updated(output, _handed_out(outputs) if quiet else -1)
             self._steps.updated(began_ns, ended_ns)
         elif self._waits.queued and is_paused(self._scheduler):
             self._waits.blocked_by(WaitCause.PAUSED)
@@ -245,3 +256,11 @@ class Publisher:
         values[self._evictions] += self._notes.evictions
         values[self._running] = len(scheduler.running)
         values[self._waiting] = len(self._waits) + self._requests.standing
+
+
+def _handed_out(outputs: Any) -> int:
+    """How many requests an update hands something out for; -1 where this vLLM says it in other words."""
+    try:
+        return sum(len(of_client.outputs) for of_client in outputs.values())
+    except (AttributeError, TypeError):
+        return -1

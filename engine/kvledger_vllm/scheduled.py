@@ -31,6 +31,8 @@ class Scheduled:
     computed_sum: int = -1
     generated: I32 = field(default_factory=lambda: np.empty(0, np.int32))
     generated_sum: int = -1
+    proved_ns: int = 0
+    updates: int = 0
 
 
 def nobody() -> Scheduled:
