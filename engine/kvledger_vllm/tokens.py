@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,11 @@ class Tokens:
 
         That they add up is proved once a second: to look at each costs more than all else, being out of the cache.
         """
-        count, before = len(step.ids), getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
+        count = len(step.ids)
+        before: Sequence[int] = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
         if (
-            output.total_num_scheduled_tokens != count
+            not count
+            or output.total_num_scheduled_tokens != count
             or len(before) != count
             or not self._one_each
             or step.computed_sum < 0
