@@ -118,9 +118,14 @@ def at(prometheus: Prometheus, expression: str, moment: float) -> Answer:
 @pytest.mark.parametrize("way", ["asking", "written_to"])
 def test_the_global_one_gets_what_the_files_say_with_the_labels_of_the_cluster(fleet: Fleet, way: str) -> None:
     world: Prometheus = getattr(fleet, way)
-    local = {labels["__name__"] for labels, _ in fleet.east.until(OURS, "the cluster has series")}
-    expected = {name for name in local if federated(name, {"job": "kvledger"})}
-    assert len(expected & RECORDED) > 10
+
+    def to_come() -> set[str]:
+        local = {labels["__name__"] for labels, _ in fleet.east.query(OURS)}
+        return {name for name in local if federated(name, {"job": "kvledger"})}
+
+    # The rules are evaluated some time after the first scrape.
+    wait_for(lambda: len(to_come() & RECORDED) > 10, "the cluster has recorded series", PATIENCE_SECONDS)
+    expected = to_come()
 
     def arrived() -> set[str]:
         return {labels["__name__"] for labels, _ in world.query(OURS)} - {"ALERTS"}
