@@ -166,6 +166,17 @@ def test_what_was_kept_is_there_at_the_next_start(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "prometheus" / "wal").is_dir()
 
 
+def test_a_webhook_is_for_its_owner_only_where_an_earlier_file_could_be_read_by_all(tmp_path: Path) -> None:
+    written = tmp_path / "config" / "alertmanager.yml"
+    written.parent.mkdir()
+    written.touch()
+    written.chmod(0o644)
+    with monitor("--data", str(tmp_path), "--webhook", HOOK) as started:
+        started.ready()
+        assert f"url: {HOOK}" in written.read_text()
+        assert stat.S_IMODE(written.stat().st_mode) == 0o600
+
+
 def test_it_runs_the_very_files_that_compose_mounts(tmp_path: Path) -> None:
     with monitor("--data", str(tmp_path)) as started:
         started.ready()

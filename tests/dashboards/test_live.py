@@ -15,18 +15,21 @@ from tests.dashboards.live import JOB, Live, Series
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus"), pytest.mark.needs("tmpfs")]
 
+SCORECARD = (
+    "Bytes per token",
+    "Block size",
+    "Peak active blocks",
+    "Maximum concurrency",
+    "Rejection rate",
+    "TTFT P95",
+    "Cost per request",
+)
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "storm": (
         "Healthy",
         "Oldest sample",
         "Verdict of each engine",
-        "Bytes per token",
-        "Block size",
-        "Peak active blocks",
-        "Maximum concurrency",
-        "Rejection rate",
-        "TTFT P95",
-        "Cost per request",
+        *SCORECARD,
         "Blocks, stacked to capacity",
         "Active share of each engine",
         "Wait by cause",
@@ -47,15 +50,6 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "dead": ("Unknown", "Engines down"),
 }
 """Which panel is not zero in which scenario."""
-SCORECARD = (
-    "Bytes per token",
-    "Block size",
-    "Peak active blocks",
-    "Maximum concurrency",
-    "Rejection rate",
-    "TTFT P95",
-    "Cost per request",
-)
 PANELS = [(scenario, title) for scenario, titles in SCENARIOS.items() for title in titles]
 QUERIES = panel_queries()
 

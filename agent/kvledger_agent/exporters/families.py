@@ -88,8 +88,8 @@ def _figure(field: Callable[[Observation], float | None], *needs: str) -> Callab
     """A figure of the scorecard, made of these families: without traffic it has no value and is known all the same."""
 
     def value(o: Observation) -> Series | None:
-        kept = {*o.totals.counters, *o.totals.histograms}
-        return (_one(field(o)) or {}) if kept.issuperset(needs) else None
+        is_kept = all(name in o.totals.counters or name in o.totals.histograms for name in needs)
+        return (_one(field(o)) or {}) if is_kept else None
 
     return value
 

@@ -41,8 +41,10 @@ class Plan:
         """Write every configuration file."""
         files = generated_files(Parameters(runbook_base=self.runbook_base), webhook_url=self.webhook_url)
         directory.mkdir(parents=True, exist_ok=True)
-        # The webhook's address may be a secret.
-        (directory / "alertmanager.yml").touch(mode=0o600)
+        # The webhook's address may be a secret, and a file kept from an earlier run may be readable by others.
+        secret = directory / "alertmanager.yml"
+        secret.touch(mode=0o600)
+        secret.chmod(0o600)
         write(directory, files | target_files(agents=self.agents, alertmanagers=self.alertmanagers))
 
     def prometheus_command(self, directory: Path) -> list[str]:
