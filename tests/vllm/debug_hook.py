@@ -22,7 +22,12 @@ from tests.vllm.truth import truth_of
 VARIABLE = "KVLEDGER_TEST_HOOK"
 SOCKET = "hook.sock"
 PATIENCE_SECONDS = 120.0
-_REASONS = {"FINISHED_STOPPED": "stop", "FINISHED_LENGTH_CAPPED": "length", "FINISHED_ABORTED": "cancelled"}
+_REASONS = {
+    "FINISHED_STOPPED": "stop",
+    "FINISHED_LENGTH_CAPPED": "length",
+    "FINISHED_ABORTED": "cancelled",
+    "FINISHED_ERROR": "engine_error",
+}
 
 
 class Planted(Exception):
