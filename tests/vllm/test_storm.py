@@ -25,10 +25,14 @@ from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.scrape.detect import WANTED, detect
 from kvledger_agent.scrape.page import parse_page
+from kvledger_agent.scrape.reading import read
+from tests.agent.scrape.expected import differences
+from tests.agent.scrape.scenes import scenes
 from tests.vllm.load import LONGEST, client, prompt
 from tests.vllm.seen import ENGINE, observation_of
 from tests.vllm.server import MODEL, VllmServer, vllm_server
 
+(RECORDED,) = (scene for scene in scenes() if scene.name == "vllm-0.32-real")
 REQUESTS, BATCH, CLIENTS, SEED, QUEUED = 10_000, 50, 4, 11, 400
 LIMITS = (
     "--max-model-len", "2048", "--max-num-seqs", "64", "--max-num-batched-tokens", "2048",
@@ -66,7 +70,9 @@ async def complete(api: openai.AsyncOpenAI, tokens: Any, most: int, *, n: int = 
     )
 
 
-def test_the_doctor_finds_the_real_page_complete(server: VllmServer, tmp_path: Path) -> None:
+def test_the_doctor_finds_the_real_page_complete_and_it_is_read_as_the_recorded_one(
+    server: VllmServer, tmp_path: Path
+) -> None:
     asyncio.run(send_what_the_page_shows(server.url))
     body = page_of(server)
     (tmp_path / "vllm-0.32-real.prom").write_bytes(body)
@@ -78,7 +84,11 @@ def test_the_doctor_finds_the_real_page_complete(server: VllmServer, tmp_path: P
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert (found["verified"], found["complete"], found["missing"]) == (True, True, [])
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
-    assert detect(parse_page(body, WANTED)).profile.engine == "vllm"
+    page = parse_page(body, WANTED)
+    known = detect(page)
+    (reading,) = read(known.profile, known.version_range, page, {}, monotonic_ns=0, wall_ns=10**18)
+    assert known.profile.engine == "vllm"
+    assert not differences(reading, RECORDED.expected["ranks"]["0"]), "(got, expected)"
 
 
 def test_refusals_at_the_door_come_from_the_page_and_everything_else_from_the_ledger(server: VllmServer) -> None:
