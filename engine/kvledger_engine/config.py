@@ -18,6 +18,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int | None": (int, type(None)),
     "float | None": (int, float, type(None)),
+    "tuple[Group, ...]": (tuple,),
 }
 _POSITIVE = (
     "capacity_blocks",
@@ -38,7 +39,8 @@ class EngineConfig:
     `max_requests` (request slots) defaults to max_num_seqs + max_waiting; `reserve_bytes` to `weights_bytes`, which
     whoever opens a model states, and the size of the token store. `price_per_hour` is what the whole pool costs an
     hour; None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first
-    block, or run, for longer; None = never. `seed` salts prefix keys and drives whatever the engine draws.
+    block, or run, for longer; None = never. `groups` and `kv_format` are stated by whoever opens a model: its cache
+    groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` salts prefix keys and drives whatever the engine draws.
     """
 
     engine: str = "engine"
@@ -63,6 +65,8 @@ class EngineConfig:
     price_per_hour: float | None = None
     queue_timeout_seconds: float | None = None
     run_timeout_seconds: float | None = None
+    groups: tuple[Group, ...] = ()
+    kv_format: str = ""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -130,6 +134,16 @@ class EngineConfig:
         """Request slots of the ledger."""
         return self.max_num_seqs + self.max_waiting if self.max_requests is None else self.max_requests
 
+    @property
+    def cache_groups(self) -> tuple[Group, ...]:
+        """The cache groups of the pool."""
+        whole = Group(
+            block_size_tokens=self.block_size_tokens,
+            block_bytes=self.bytes_per_token * self.block_size_tokens,
+            bytes_per_token=self.bytes_per_token,
+        )
+        return self.groups or (whole,)
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
         """A configuration from keys and values. Raises `BadConfig` for an unknown key, with the nearest known one."""
@@ -152,14 +166,8 @@ class EngineConfig:
             rank=self.rank,
             capacity_blocks=self.capacity_blocks,
             max_requests=self.request_slots,
-            groups=(
-                Group(
-                    block_size_tokens=self.block_size_tokens,
-                    block_bytes=block_bytes,
-                    bytes_per_token=self.bytes_per_token,
-                ),
-            ),
-            max_logical_blocks=self.max_num_seqs * table_blocks,
+            groups=self.cache_groups,
+            max_logical_blocks=self.max_num_seqs * table_blocks * len(self.cache_groups),
             max_tenants=self.max_tenants,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
