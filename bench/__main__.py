@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.effort import Effort
-from bench.errors import BenchError
+from bench.errors import BenchError, NotHere
 from bench.machine import this_machine
 from bench.page import page
-from bench.report import Report
+from bench.report import Report, Skipped
 from bench.result import Result
 from bench.rows import ROWS, Row
 from bench.screen import print_table, progress
@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None, *, rows: Sequence[Row] = ROWS, 
     wanted = [row for row in rows if args.only is None or row.name in args.only]
     machine = this_machine()
     try:
-        results = _measured(wanted, quick=args.quick)
+        results, skipped = _measured(wanted, quick=args.quick, whole=args.whole)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    report = Report(machine, results, args.quick)
+    report = Report(machine, results, args.quick, skipped)
     if args.json:
         print(json.dumps(report.document(), indent=2, allow_nan=False))
     else:
@@ -48,16 +48,22 @@ def _parser(rows: Sequence[Row]) -> argparse.ArgumentParser:
         "--only", action="append", choices=[row.name for row in rows], metavar="ROW", help="this row (may be repeated)"
     )
     parser.add_argument("--quick", action="store_true", help="few windows, for trying things out")
+    parser.add_argument("--whole", action="store_true", help="whole traces, where a row takes a part of one otherwise")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
     return parser
 
 
-def _measured(rows: Sequence[Row], *, quick: bool) -> list[Result]:
+def _measured(rows: Sequence[Row], *, quick: bool, whole: bool) -> tuple[list[Result], list[Skipped]]:
+    """What was measured, and the rows that cannot be measured on this machine."""
     results: list[Result] = []
+    skipped: list[Skipped] = []
     with progress() as start:
         for row in rows:
-            results += row.measure(Effort(quick=quick, on_progress=start(row.name)))
-    return results
+            try:
+                results += row.measure(Effort(quick=quick, whole=whole, on_progress=start(row.name)))
+            except NotHere as lack:
+                skipped.append(Skipped(row.name, str(lack)))
+    return results, skipped
 
 
 def _write(report: Report, path: Path, *, whole: bool) -> None:

@@ -9,11 +9,11 @@ OnProgress = Callable[[int, int], None]
 
 
 class Effort:
-    """Full, or `quick`: few windows, for trying things out."""
+    """Full, or `quick`: few windows, for trying things out. `whole`: all of a trace, where a part of it is usual."""
 
-    def __init__(self, *, quick: bool, on_progress: OnProgress | None = None) -> None:
-        self.quick = quick
-        self._on_progress = on_progress or (lambda done, total: None)
+    def __init__(self, *, quick: bool, whole: bool = False, on_progress: OnProgress | None = None) -> None:
+        self.quick, self.whole = quick, whole
+        self.on_progress = on_progress or (lambda done, total: None)
 
     def choose(self, full: int, quick: int) -> int:
         """One of two sizes."""
@@ -22,7 +22,7 @@ class Effort:
     def rounds(self, full: int, quick: int) -> Iterator[int]:
         """Numbers of rounds to do, from 0; each is reported when the next one is asked for."""
         total = self.choose(full, quick)
-        self._on_progress(0, total)
+        self.on_progress(0, total)
         for number in range(total):
             yield number
-            self._on_progress(number + 1, total)
+            self.on_progress(number + 1, total)

@@ -24,7 +24,7 @@ def page(report: Report) -> str:
     rows = dict.fromkeys(result.row for result in report.results)
     sections = [_section(row, [result for result in report.results if result.row == row]) for row in rows]
     table = "\n".join([TABLE_HEAD, *map(_line, report.results)])
-    return "\n".join([HEAD, _machine(report), table + "\n", _verdict(report), *sections])
+    return "\n".join([HEAD, _machine(report), table + "\n", _verdict(report), *_skipped(report), *sections])
 
 
 def number(value: float) -> str:
@@ -93,6 +93,14 @@ def _verdict(report: Report) -> str:
         return f"{len(barred)} bars, all met.\n"
     lines = [f"- {missed_text(result)}" for result in report.missed]
     return "\n".join([f"{len(barred)} bars, {len(report.missed)} missed:\n", *lines]) + "\n"
+
+
+def _skipped(report: Report) -> list[str]:
+    """A paragraph if any row was left out."""
+    if not report.skipped:
+        return []
+    lines = [f"- `{skipped.row}`: {skipped.why}" for skipped in report.skipped]
+    return ["\n".join([f"Skipped rows: {len(report.skipped)}, for which nothing here stands:\n", *lines]) + "\n"]
 
 
 def _section(row: str, results: list[Result]) -> str:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.machine import Machine
 from bench.result import Result, missed
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that cannot be measured on this machine, and what it lacks."""
+
+    row: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +25,7 @@ class Report:
     machine: Machine
     results: list[Result]
     quick: bool
+    skipped: list[Skipped] = field(default_factory=list)
 
     @property
     def missed(self) -> list[Result]:
@@ -29,5 +38,6 @@ class Report:
             "machine": dataclasses.asdict(self.machine),
             "quick": self.quick,
             "results": [dataclasses.asdict(result) | {"met": result.met} for result in self.results],
+            "skipped": [dataclasses.asdict(row) for row in self.skipped],
             "missed": [result.name for result in self.missed],
         }

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import agent, control, fleet, instrument, pool, prefix, publication, reader, throughput
+from bench import (
+    agent,
+    control,
+    fleet,
+    instrument,
+    pool,
+    prefix,
+    publication,
+    reader,
+    throughput,
+    vllmdecode,
+    vllmpool,
+    vllmtrace,
+)
 from bench.effort import Effort
 from bench.result import Result
 
@@ -28,4 +41,7 @@ ROWS = (
     Row(agent.NAME, agent.measure),
     Row(fleet.NAME, fleet.measure),
     Row(throughput.NAME, throughput.measure),
+    Row(vllmpool.NAME, vllmpool.measure),
+    Row(vllmdecode.NAME, vllmdecode.measure),
+    Row(vllmtrace.NAME, vllmtrace.measure),
 )

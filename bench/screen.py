@@ -46,5 +46,7 @@ def print_table(report: Report) -> None:
             verdict_text(result).strip("*"),
         )
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for skipped in report.skipped:
+        print(f"skipped: {skipped.row}: {skipped.why}")
     for result in report.missed:
         print(f"missed: {missed_text(result)}")

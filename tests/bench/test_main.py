@@ -10,7 +10,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.effort import Effort
-from bench.errors import BenchError
+from bench.errors import BenchError, NotHere
 from bench.estimate import estimate
 from bench.result import Bar, Quantity, Result, Sense
 from bench.rows import Row
@@ -118,3 +118,20 @@ def test_json_carries_every_estimate_bar_and_verdict(path: Path, capsys: pytest.
     assert document["results"][1]["bar"] == {"sense": "≤", "limit": 50.0}
     assert document["missed"] == ["the bad"]
     assert document["machine"]["cores"] >= 1
+
+
+def test_a_row_that_lacks_something_is_skipped_said_and_counted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lack(effort: Effort) -> list[Result]:
+        raise NotHere("there is no peer here: make one")
+
+    rows = [GOOD, Row("against", lack), Row("another", lack)]
+    assert main([], rows=rows, path=path) == 0
+    assert "skipped: against: there is no peer here: make one" in capsys.readouterr().out
+    text = path.read_text()
+    assert "Skipped rows: 2, for which nothing here stands:" in text
+    assert "- `another`: there is no peer here: make one" in text
+    assert "| `against` |" not in text
+    assert main(["--json"], rows=rows, path=path) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [skipped["row"] for skipped in document["skipped"]] == ["against", "another"]
+    assert len(document["results"]) == 1
