@@ -8,9 +8,10 @@ stats vector has no buckets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +31,7 @@ from kvledger_engine.metering import Metering
 from kvledger_engine.prefixkeys import Integers
 from kvledger_engine.progress import Progress
 from kvledger_engine.shareclocks import ShareClocks
-from kvledger_engine.waits import QUEUE, WaitQueue
+from kvledger_engine.waits import QUEUE, Lane, WaitQueue
 
 
 class _Discard:
@@ -91,28 +92,33 @@ class _BareQueue(WaitQueue):
         """Only what `put_back` insists on."""
         self._since_ns = self._ledger.now_ns
 
-    def blocked_by(self, cause: WaitCause) -> None:
+    def blocked_by(self, cause: WaitCause, own: Mapping[int, WaitCause] = MappingProxyType({})) -> None:
         """Forget."""
 
     def look(self) -> None:
         """Let arrivals join."""
         self.advance()
-        if self._arrivals:
-            for group in self._arrivals.values():
-                for slot in group.tolist():
-                    self._join(slot)
-            self._order.update(self._arrivals)
-            self._arrivals.clear()
+        for leader, group in self._arrivals.items():
+            lane = self._open_lane(group)
+            for slot in group.tolist():
+                self._join(slot, lane)
+            lane.entries[leader] = group
+        self._arrivals.clear()
 
-    def _join(self, slot: int) -> None:
+    def _join(self, slot: int, lane: Lane) -> None:
+        self._lane_of[slot] = lane.number
         self._slots.queue[slot] = QUEUE
 
     def leave(self, leader: int) -> I32:
         """Take an entry out."""
         group = self._arrivals.pop(leader, None)
         if group is None:
-            group = self._order.pop(leader)
-        self.sequences -= len(group)
+            lane = self._lane(leader)
+            group = lane.entries.pop(leader)
+            self._lane_of[group] = -1
+            if not lane.entries:
+                del self._lanes[lane.number]
+        self._count(group, -1)
         return group
 
 

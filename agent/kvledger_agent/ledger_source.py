@@ -94,7 +94,9 @@ class LedgerSource:
             self._growth.add(sample.now_ns, active)
         growth = None if final else self._growth.growth_per_second()
         undecided = self._leaks.undecided + self._violations.undecided
-        lengths = length_view(self.reader.head.limits, self.summaries.records(), sample.tenants)
+        lengths = length_view(
+            self.reader.head.limits, self.summaries.records(), sample.tenants, sample.tenant_quota_blocks
+        )
         events = self.events.records()
         fresh = None if events is None or not self._fresh_events else events[-self._fresh_events :]
         return Observation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from kvledger_agent.needs import I64, blocks_of, blocks_of_group
 from kvledger_agent.observation import Labels, Series
 
 PERCENTILES = (50, 95, 99)
+_NO_QUOTAS: Mapping[str, int] = {}
 MIN_REQUESTS = 20
 """Below this many ended requests percentiles say nothing, and are left out."""
 
@@ -30,8 +32,13 @@ class LengthView:
     by_tenant: Series | None = None
 
 
-def length_view(limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[str, ...]) -> LengthView:
-    """What the summaries of ended requests say; unknown below `MIN_REQUESTS` of them."""
+def length_view(
+    limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[str, ...], quotas: Mapping[str, int] = _NO_QUOTAS
+) -> LengthView:
+    """What the summaries of ended requests say; unknown below `MIN_REQUESTS` of them.
+
+    `quotas` are the blocks that tenants with a quota may hold.
+    """
     held = _held(summaries)
     if held is None or len(held) < MIN_REQUESTS:
         return LengthView()
@@ -39,15 +46,18 @@ def length_view(limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[s
     return LengthView(
         tokens={(str(p),): float(length) for p, length in zip(PERCENTILES, lengths.tolist(), strict=True)},
         maximum_concurrency={(str(p),): fit for p, fit in zip(PERCENTILES, _fitting(limits, lengths), strict=True)},
-        by_tenant=effective_concurrency(limits, summaries, tenants),
+        by_tenant=effective_concurrency(limits, summaries, tenants, quotas),
     )
 
 
-def effective_concurrency(limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[str, ...]) -> Series | None:
-    """Requests of each tenant's length percentiles that the pool can hold at once; None while no lengths are known.
+def effective_concurrency(
+    limits: Limits, summaries: NDArray[Any] | None, tenants: tuple[str, ...], quotas: Mapping[str, int] = _NO_QUOTAS
+) -> Series | None:
+    """Requests of each tenant's length percentiles that it can hold at once; None while no lengths are known.
 
-    It is `geometry.effective_concurrency` at each length, block rounding and windows counted. Lengths are prompt plus
-    generated tokens of ended requests that held a block.
+    It is `geometry.effective_concurrency` at each length, block rounding and windows counted; and of a tenant with a
+    quota no more than its quota holds: quota ÷ blocks of a request. Lengths are prompt plus generated tokens of ended
+    requests that held a block.
     """
     held = _held(summaries)
     if held is None:
@@ -59,9 +69,18 @@ def effective_concurrency(limits: Limits, summaries: NDArray[Any] | None, tenant
         own = tokens[columns == column]
         if len(own) < MIN_REQUESTS:
             continue
-        for percentile, fit in zip(PERCENTILES, _fitting(limits, _percentiles(own)), strict=True):
-            known[str(percentile), tenants[column]] = fit
+        lengths = _percentiles(own)
+        fits = _within(limits, lengths, _fitting(limits, lengths), quotas.get(tenants[column]))
+        known |= {(str(percentile), tenants[column]): fit for percentile, fit in zip(PERCENTILES, fits, strict=True)}
     return known or None
+
+
+def _within(limits: Limits, lengths: I64, fits: list[float], quota_blocks: int | None) -> list[float]:
+    """How many fit where no more than `quota_blocks` may be held; None = there is no quota."""
+    if quota_blocks is None:
+        return fits
+    needed = blocks_of(limits, lengths).tolist()
+    return [min(fit, quota_blocks / max(1, blocks)) for fit, blocks in zip(fits, needed, strict=True)]
 
 
 def _held(summaries: NDArray[Any] | None) -> NDArray[Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -98,9 +98,11 @@ class Ledger:
         clock: Clock | None = None,
         allow_disk: bool = False,
         hook: Hook | None = None,
+        tenants: Sequence[str] = (),
     ) -> Ledger:
         """Create the file of a new engine start, inherit the predecessor's counters, mark it abandoned, go live.
 
+        `tenants` get columns before those of the predecessor do, of which the last may find none left.
         Raises a `LedgerUnwritable` subclass: `NotMemory`, `NoSpace`, `AlreadyWritten` or `BadGeometry`.
         """
         clock = clock or RealClock()
@@ -115,6 +117,8 @@ class Ledger:
             try:
                 ledger = cls(layout, made.array, clock, epoch=epoch, hook=hook)
                 ledger._segment = made
+                for name in tenants:
+                    ledger.tenant_column(name)
                 if past:
                     inherit.take_over(ledger, past[-1][1])
                     ledger.stats.values[ledger.stats.counter("engine_restarts_total")] += 1

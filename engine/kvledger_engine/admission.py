@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,10 +44,13 @@ def is_tenant_name(name: str) -> bool:
 
 
 class Door:
-    """Judges arrivals. Knows the sizes of the engine, the queue and the slots; holds nothing."""
+    """Judges arrivals. Knows the sizes of the engine, its quotas, the queue and the slots; holds nothing."""
 
-    def __init__(self, config: EngineConfig, requests: RequestTable, queue: WaitQueue) -> None:
+    def __init__(
+        self, config: EngineConfig, requests: RequestTable, queue: WaitQueue, tenant_column: Callable[[str], int]
+    ) -> None:
         self._config, self._requests, self._queue = config, requests, queue
+        self._quotas, self._tenant_column = config.quotas, tenant_column
         self.draining = False
 
     def refusal(self, request: NewRequest) -> Refusal | None:
@@ -56,7 +60,13 @@ class Door:
         fault = self._fault_of_form(request) or self._fault_of_prompt(request)
         if fault is not None:
             return Refusal(RejectionReason.BAD_REQUEST, fault)
-        return self._too_long(request) or self._too_big(request) or self._no_room_to_wait(request)
+        return (
+            self._too_long(request)
+            or self._too_big(request)
+            or self._beyond_quota(request)
+            or self._no_room_to_wait(request)
+            or self._too_many_waiting(request)
+        )
 
     def _fault_of_form(self, request: NewRequest) -> str | None:
         limit = self._config.max_num_seqs
@@ -97,14 +107,25 @@ class Door:
         return None
 
     def _too_long(self, request: NewRequest) -> Refusal | None:
-        limit, total = self._config.max_model_len_tokens, len(request.prompt) + request.max_tokens
+        total = len(request.prompt) + request.max_tokens
+        limit, whose = min(self._context_limits(request))
         if total <= limit:
             return None
         advice = (
             f"Prompt ({len(request.prompt)}) and max_tokens ({request.max_tokens}) make {total} tokens, "
-            f"the context holds {limit}: shorten the prompt or ask for fewer tokens."
+            f"{whose} holds {limit}: shorten the prompt or ask for fewer tokens."
         )
         return Refusal(RejectionReason.CONTEXT_TOO_LONG, advice)
+
+    def _context_limits(self, request: NewRequest) -> list[tuple[int, str]]:
+        limits = [(self._config.max_model_len_tokens, "the context")]
+        if self._quotas is not None:
+            quota, policy = self._quotas.of(request.tenant), self._quotas.policy(request.request_class)
+            if quota.max_context is not None:
+                limits.append((quota.max_context, "the tenant's context"))
+            if policy.max_context is not None:
+                limits.append((policy.max_context, f"the context of class {request.request_class}"))
+        return limits
 
     def _too_big(self, request: NewRequest) -> Refusal | None:
         needed, capacity = self.most_blocks(request), self._config.capacity_blocks
@@ -115,6 +136,19 @@ class Door:
             f"shorten it, ask for fewer tokens{' or sequences' if request.n > 1 else ''}, or use a larger replica."
         )
         return Refusal(RejectionReason.EXCEEDS_POOL, advice)
+
+    def _beyond_quota(self, request: NewRequest) -> Refusal | None:
+        if self._quotas is None:
+            return None
+        needed, capacity = self.most_blocks(request), self._config.capacity_blocks
+        ceiling = self._quotas.ceiling_blocks(self._quotas.of(request.tenant), capacity)
+        if needed <= ceiling:
+            return None
+        advice = (
+            f"The request may need {needed} blocks and its tenant can hold {ceiling} of {capacity}: "
+            f"shorten it, ask for fewer tokens{' or sequences' if request.n > 1 else ''}, or ask for a larger quota."
+        )
+        return Refusal(RejectionReason.EXCEEDS_QUOTA, advice)
 
     def most_blocks(self, request: NewRequest) -> int:
         """Blocks a request holds at the most: its sequences share the full blocks of their prompt and nothing else."""
@@ -128,3 +162,11 @@ class Door:
             return None
         advice = f"{len(self._queue)} requests wait already: try again later, with growing pauses."
         return Refusal(RejectionReason.QUEUE_FULL, advice)
+
+    def _too_many_waiting(self, request: NewRequest) -> Refusal | None:
+        most = None if self._quotas is None else self._quotas.of(request.tenant).max_waiting
+        waiting = 0 if most is None else self._queue.requests_of(self._tenant_column(request.tenant))
+        if most is None or waiting < most:
+            return None
+        advice = f"{waiting} requests of the tenant wait already: try again once some have begun."
+        return Refusal(RejectionReason.TENANT_QUOTA, advice)

@@ -12,6 +12,7 @@ import msgspec
 
 from kvledger_engine.arrival import Arrival, BadBody, request_class_of, tenant_of
 from kvledger_engine.messages import NewRequest
+from kvledger_engine.quotas import Quotas
 from kvledger_engine.template import ChatTemplate
 from kvledger_engine.tokenizer import Tokenizer
 from kvledger_engine.wire import NOT_FOUND
@@ -82,6 +83,20 @@ class Served:
     capacity_tokens: int | None = None
     has_scores: bool = True
     template: ChatTemplate | None = None
+    block_size_tokens: int = 1
+    quotas: Quotas | None = None
+
+    def context_tokens(self, tenant: str, request_class: str) -> int:
+        """The most tokens of one request of this tenant and class, prompt and output."""
+        own = None if self.quotas is None else self.quotas.max_context(tenant, request_class)
+        return self.max_model_len_tokens if own is None else min(own, self.max_model_len_tokens)
+
+    def held_tokens(self, tenant: str) -> int | None:
+        """The most tokens that a tenant can hold; None = not known."""
+        if self.quotas is None or self.capacity_tokens is None:
+            return self.capacity_tokens
+        blocks = self.capacity_tokens // self.block_size_tokens
+        return self.quotas.ceiling_blocks(self.quotas.of(tenant), blocks) * self.block_size_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

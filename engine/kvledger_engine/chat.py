@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kvledger_engine.arrival import Arrival, BadBody
+from kvledger_engine.arrival import Arrival, BadBody, request_class_of, tenant_of
 from kvledger_engine.body import (
     Asked,
     Body,
@@ -70,7 +70,7 @@ def parse_chat(body: bytes, arrival: Arrival, served: Served) -> Asked:
         arrival,
         served,
         prompt=prompt,
-        max_tokens=chosen or _all_that_is_left(len(prompt), found.n or 1, served),
+        max_tokens=chosen or _all_that_is_left(len(prompt), found, arrival, served),
         logprobs=_logprobs(found, served),
     )
     return asked(found, request, chat=True)
@@ -85,11 +85,12 @@ def _logprobs(body: ChatBody, served: Served) -> int | None:
     return body.top_logprobs or 0
 
 
-def _all_that_is_left(prompt_tokens: int, sequences: int, served: Served) -> int:
-    """The default of `max_tokens`: what context and pool leave each sequence. At least 1, so that the core decides."""
-    left = served.max_model_len_tokens
-    if served.capacity_tokens is not None:
-        left = min(left, prompt_tokens + (served.capacity_tokens - prompt_tokens) // sequences)
+def _all_that_is_left(prompt_tokens: int, body: ChatBody, arrival: Arrival, served: Served) -> int:
+    """The default of `max_tokens`: what context, pool and quotas leave each sequence. At least 1: the core decides."""
+    tenant = tenant_of(arrival, body.user)
+    left, held = served.context_tokens(tenant, request_class_of(arrival)), served.held_tokens(tenant)
+    if held is not None:
+        left = min(left, prompt_tokens + (held - prompt_tokens) // (body.n or 1))
     return max(1, left - prompt_tokens)
 
 

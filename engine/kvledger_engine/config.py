@@ -10,6 +10,8 @@ from typing import Any
 
 from kvledger.limits import Group, Limits
 from kvledger_engine.errors import BadConfig
+from kvledger_engine.quotas import Quotas, Sizes
+from kvledger_engine.reprieves import Eviction
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -19,6 +21,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "int | None": (int, type(None)),
     "float | None": (int, float, type(None)),
     "tuple[Group, ...]": (tuple,),
+    "Quotas | None": (Quotas, type(None)),
 }
 _POSITIVE = (
     "capacity_blocks",
@@ -40,7 +43,9 @@ class EngineConfig:
     whoever opens a model states, and the size of the token store. `price_per_hour` is what the whole pool costs an
     hour; None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first
     block, or run, for longer; None = never. `groups` and `kv_format` are stated by whoever opens a model: its cache
-    groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` salts prefix keys and drives whatever the engine draws.
+    groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` salts prefix keys and
+    drives whatever the engine draws. Without `quotas` there is one queue for all, tenants are names, and nothing but
+    their prefixes is kept apart.
     """
 
     engine: str = "engine"
@@ -68,6 +73,8 @@ class EngineConfig:
     groups: tuple[Group, ...] = ()
     kv_format: str = ""
     seed: int = 0
+    quotas: Quotas | None = None
+    eviction: str = Eviction.LRU.value
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -93,6 +100,10 @@ class EngineConfig:
             self.request_slots >= self.max_num_seqs + self.max_waiting,
             f"use at least max_num_seqs + max_waiting = {self.max_num_seqs + self.max_waiting}",
         )
+        known = [policy.value for policy in Eviction]
+        self._require("eviction", self.eviction in known, f"use one of {', '.join(known)}")
+        if self.quotas is not None:
+            self.quotas.check(self.sizes)
         self.limits()
 
     def _check_kind(self, name: str, kind: str) -> None:
@@ -118,6 +129,11 @@ class EngineConfig:
     def _require(self, name: str, holds: bool, remedy: str) -> None:
         if not holds:
             raise BadConfig(f"{name}={getattr(self, name)!r}: {remedy}")
+
+    @property
+    def sizes(self) -> Sizes:
+        """What quotas are checked against."""
+        return Sizes(**{field.name: getattr(self, field.name) for field in fields(Sizes)})
 
     @property
     def token_store_bytes(self) -> int:

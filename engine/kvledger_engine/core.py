@@ -206,7 +206,8 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
     opened = open_compute(options.config, options.model)
     config = opened.config
     fault = FaultPlan(FaultKind(options.fault), options.fault_after, config.seed) if options.fault else None
-    ledger = Ledger.create(Path(options.directory), config.limits(), allow_disk=options.allow_disk)
+    named = tuple(config.quotas.tenants) if config.quotas else ()
+    ledger = Ledger.create(Path(options.directory), config.limits(), allow_disk=options.allow_disk, tenants=named)
     compute = TimedCompute(opened.compute, step_time, ledger.clock) if options.step_time else opened.compute
     engine = EngineLoop(config, ledger, compute, fault)
     hello = Hello(
@@ -219,6 +220,8 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
         eos_token_ids=list(opened.eos_token_ids),
         capacity_tokens=config.capacity_blocks * config.block_size_tokens,
         has_scores=opened.has_scores,
+        block_size_tokens=config.block_size_tokens,
+        quotas=config.quotas,
     )
     return engine, hello
 

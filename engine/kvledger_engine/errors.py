@@ -2,6 +2,7 @@
 
 EngineError                     exit code 1
 ├── BadConfig                   a configuration that makes no engine (exit code 2)
+│   └── BadQuotas               quotas that contradict each other or the engine, or a tenants file that says none
 ├── NotEnoughMemory             tensors that the device has no memory for at the start (exit code 2)
 ├── NonFiniteLogits             a step whose logits are no numbers; its requests end, the next step may be fine
 ├── ComputeLost                 a device or model that computes nothing any more
@@ -24,6 +25,10 @@ class BadConfig(EngineError):
     """A configuration that makes no engine; the message names the value and the remedy."""
 
     exit_code = 2
+
+
+class BadQuotas(BadConfig):
+    """Quotas of tenants and classes that cannot all be kept; the message states the numbers."""
 
 
 class NonFiniteLogits(EngineError):

@@ -27,7 +27,7 @@ class Intake:
         self, config: EngineConfig, ledger: Ledger, *, requests: RequestTable, queue: WaitQueue, deadlines: Deadlines
     ) -> None:
         self._ledger, self._requests, self._queue, self._deadlines = ledger, requests, queue, deadlines
-        self._door = Door(config, requests, queue)
+        self._door = Door(config, requests, queue, ledger.tenant_column)
         stats = ledger.stats
         self._values = stats.values
         self._prompt_tokens = stats.counter("prompt_tokens_total")

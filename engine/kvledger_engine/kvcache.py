@@ -22,6 +22,7 @@ from kvledger_engine.pins import PinTable
 from kvledger_engine.pool import BlockPool
 from kvledger_engine.prefix import PrefixIndex
 from kvledger_engine.prefixkeys import U64, Integers
+from kvledger_engine.reprieves import Eviction, reprieves
 from kvledger_engine.tables import BlockTables
 
 _CANCELLED = (ReleaseCause.DISCONNECT, ReleaseCause.API)
@@ -30,12 +31,18 @@ _CANCELLED = (ReleaseCause.DISCONNECT, ReleaseCause.API)
 class KvCache:
     """Blocks for requests, by slot. `pool` knows how many there are; `pins` is for other declared holders.
 
-    `faults` switches one defect on. `hash_seed` salts the prefix keys: by default random, and fixed under a virtual
-    clock; `key_bits` < 64 shortens them, to force collisions in tests.
+    `faults` switches one defect on; `eviction` says which cached block goes first. `hash_seed` salts the prefix keys:
+    by default random, and fixed under a virtual clock; `key_bits` < 64 shortens them, to force collisions in tests.
     """
 
     def __init__(
-        self, ledger: Ledger, *, faults: FaultPlan | None = None, key_bits: int = 64, hash_seed: int | None = None
+        self,
+        ledger: Ledger,
+        *,
+        faults: FaultPlan | None = None,
+        key_bits: int = 64,
+        hash_seed: int | None = None,
+        eviction: Eviction = Eviction.LRU,
     ) -> None:
         groups = ledger.limits.groups
         if len(groups) != 1:
@@ -43,7 +50,8 @@ class KvCache:
         self._size = groups[0].block_size_tokens
         self._ledger, self._slots, self._blocks, self._faults = ledger, ledger.slots, ledger.blocks, faults
         index = PrefixIndex(ledger, block_size_tokens=self._size, faults=faults)
-        self.pool = BlockPool(ledger, index, faults)
+        self._policy = reprieves(eviction, ledger.limits.capacity_blocks)
+        self.pool = BlockPool(ledger, index, faults, self._policy)
         self.pins = PinTable(ledger, self.pool)
         self._tables = BlockTables(ledger)
         self._chains = PrefixChains(ledger, index, seed=hash_seed, key_bits=key_bits, trusting=faults is None)
@@ -58,6 +66,13 @@ class KvCache:
         hits = self._chains.match(slot, tokens, salt)
         self._metering.shared(began_ns)
         return len(hits) * self._size
+
+    def match_held(self, slot: int, tokens: I32, salt: int) -> tuple[int, int]:
+        """As `match`; and how many of the prefix's blocks nobody holds, for which whoever takes them is charged."""
+        began_ns = self._metering.now_ns()
+        hits = self._chains.match(slot, tokens, salt)
+        self._metering.shared(began_ns)
+        return len(hits) * self._size, int(np.count_nonzero(self._blocks.ref_count[hits] < 1))
 
     def admit(self, slot: int, tokens: I32, salt: int, new_tokens: int) -> int | None:
         """Give an empty slot the cached prefix of `tokens` and blocks for `new_tokens` after it.
@@ -209,6 +224,8 @@ class KvCache:
         full = (held == self._size).nonzero()[0]
         if len(full):
             began_ns = self._metering.now_ns()
+            if self._policy is not None:
+                self._policy.filled(blocks[full], indexes[full])
             at, indexes = at[full], indexes[full]
             indexed = self._chains.publish(at, indexes, blocks[full], tokens, salts[rows[full]])
             self._disown(at[indexed], (indexes[indexed] + 1) * self._size)

@@ -25,6 +25,7 @@ from kvledger_engine.intake import Intake
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, NewRequest, Refused, Stop, Token
 from kvledger_engine.progress import Progress
+from kvledger_engine.reprieves import Eviction
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
 from kvledger_engine.waits import WaitQueue
@@ -42,8 +43,8 @@ class EngineLoop:
     def __init__(self, config: EngineConfig, ledger: Ledger, compute: Compute, fault: FaultPlan | None = None) -> None:
         self._config, self._ledger, self._compute = config, ledger, compute
         self._requests = RequestTable(config, ledger)
-        self._cache = KvCache(ledger, faults=fault)
-        self._queue = WaitQueue(ledger)
+        self._cache = KvCache(ledger, faults=fault, eviction=Eviction(config.eviction))
+        self._queue = WaitQueue(ledger, laned=config.quotas is not None)
         self._deadlines = Deadlines(config, ledger, self._requests)
         self._intake = Intake(config, ledger, requests=self._requests, queue=self._queue, deadlines=self._deadlines)
         self._ending = Ending(ledger, self._requests, self._cache)

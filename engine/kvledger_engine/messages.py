@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from kvledger_engine.quotas import Quotas
+
 
 class NewRequest(msgspec.Struct, tag="new", frozen=True, kw_only=True):
     """A request to compute. `salt` isolates prefix sharing; `n` sequences are forked from one prompt.
@@ -64,7 +66,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=T
     """The core is ready: what the HTTP side must know to answer.
 
     `tokenizer_path` is the checkpoint's `tokenizer.json`, empty where tokens are bytes. `capacity_tokens` is what the
-    pool holds; 0 = not said. `has_scores` is false for a model without a distribution over tokens.
+    pool holds; 0 = not said. `has_scores` is false for a model without a distribution over tokens. `quotas` of tenants
+    and classes bound what a chat gets that does not say how much it wants; None = there are none.
     """
 
     engine: str
@@ -76,6 +79,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=T
     eos_token_ids: list[int] = []
     capacity_tokens: int = 0
     has_scores: bool = True
+    block_size_tokens: int = 1
+    quotas: Quotas | None = None
 
 
 class StartFailed(msgspec.Struct, tag="start_failed", frozen=True, array_like=True):

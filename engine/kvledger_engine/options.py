@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from pathlib import Path
 
 import msgspec
 
@@ -12,6 +13,8 @@ from kvledger_engine.computes import CELL_MODEL, DEVICES, DTYPES, ModelOptions, 
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
 from kvledger_engine.faults import FaultKind
+from kvledger_engine.quotafile import read_quotas
+from kvledger_engine.reprieves import Eviction
 from kvledger_engine.steptime import StepTime
 
 DIRECTORY_VARIABLE = "KVLEDGER_DIR"
@@ -51,9 +54,11 @@ def core_options(args: argparse.Namespace) -> CoreOptions:
         admission_watermark_blocks=args.watermark,
         prefix_caching=args.prefix_caching,
         chunked_prefill=args.chunked_prefill,
+        eviction=args.eviction,
         queue_timeout_seconds=args.queue_timeout,
         run_timeout_seconds=args.run_timeout,
         seed=args.seed,
+        quotas=read_quotas(Path(args.tenants)) if args.tenants else None,
     )
     return CoreOptions(
         config=config,
@@ -151,6 +156,12 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     )
     number("--max-waiting", DEFAULTS.max_waiting, "requests waiting at most; more are refused as queue_full")
     number("--watermark", DEFAULTS.admission_watermark_blocks, "blocks kept free when requests are admitted")
+    parser.add_argument(
+        "--tenants",
+        metavar="FILE",
+        help="TOML file of what each tenant may hold and how each class is treated, see docs/engine.md (default: no "
+        "quotas, one queue for all)",
+    )
     number("--seed", DEFAULTS.seed, "seed of everything the engine draws")
 
 
@@ -160,6 +171,13 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         dest="prefix_caching",
         action="store_false",
         help="never share the blocks of equal prefixes",
+    )
+    parser.add_argument(
+        "--eviction",
+        choices=[policy.value for policy in Eviction],
+        default=DEFAULTS.eviction,
+        help="which cached blocks are recycled first: least recently used, least frequently used with age, or the "
+        "deepest of their sequences (default: %(default)s)",
     )
     parser.add_argument(
         "--no-chunked-prefill", dest="chunked_prefill", action="store_false", help="compute every prompt in one step"

@@ -18,6 +18,7 @@ from kvledger_engine.evict import EvictionOrder, Ids
 from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.prefix import PrefixIndex
 from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.reprieves import Reprieves
 from kvledger_engine.shareclocks import ShareClocks
 
 _FREE = CONTROL_INDEX["free_count"]
@@ -26,9 +27,11 @@ _FREE = CONTROL_INDEX["free_count"]
 class BlockPool:
     """Free, cached and active blocks of one ledger, and the moves between them. `clocks` split a block's seconds."""
 
-    def __init__(self, ledger: Ledger, index: PrefixIndex, faults: FaultPlan | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, index: PrefixIndex, faults: FaultPlan | None = None, policy: Reprieves | None = None
+    ) -> None:
         self._ledger, self._blocks, self._list, self._control = ledger, ledger.blocks, ledger.free.list, ledger.control
-        self._index, self._faults, self._order = index, faults, EvictionOrder(ledger)
+        self._index, self._faults, self._policy, self._order = index, faults, policy, EvictionOrder(ledger, policy)
         self.clocks = ShareClocks(ledger)
         stats = ledger.stats
         self._values = stats.values
@@ -69,13 +72,15 @@ class BlockPool:
     def take(self, owners: NDArray[np.uint64], tenants: NDArray[np.int16], group: int = 0) -> I32:
         """One block per owner (request serial), with one reference, charged to its tenant column.
 
-        Free blocks first, then the least recently used cached ones, whose content is lost. Raises `NotEnoughBlocks`.
+        Free blocks first, then cached ones in their eviction order, whose content is lost. Raises `NotEnoughBlocks`.
         """
         count = len(owners)
         self.check(count)
         blocks = self._pop_free(min(count, self.free_blocks))
         if len(blocks) < count:
             blocks = np.concatenate((blocks, self._evict(count - len(blocks))))
+        if self._policy is not None:
+            self._policy.allocated(blocks)
         old = self._blocks.ref_count[blocks]
         self._assign(blocks, owners, tenants, group)
         if old.any():
@@ -119,6 +124,8 @@ class BlockPool:
         assert self._faults is not None or (self._blocks.state[ids] != BlockState.FREE).all(), "a free block was shared"
         self.clocks.advance(ids, old)
         self._blocks.ref_count[ids] = old + times
+        if self._policy is not None:
+            self._policy.used(ids)
         cached = ids[self._blocks.evict_ticket[ids] >= 0]
         if len(cached):
             self._revive(cached, tenant)
@@ -165,6 +172,8 @@ class BlockPool:
         if indexed.any():
             kept, ids = ids[indexed], ids[~indexed]
             self._blocks.state[kept] = BlockState.CACHED
+            if self._policy is not None:
+                self._policy.cached(kept)
             self._order.append(kept)
         self._blocks.state[ids] = BlockState.FREE
         self._push_free(ids if self._faults is None else self._misplace(ids))

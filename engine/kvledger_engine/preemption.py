@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.views import I64, U8, U64
+from kvledger.views import F64, I64, U8, U64
 from kvledger.words import RequestClass
 
 PRIORITY: NDArray[np.int8] = np.zeros(len(RequestClass), np.int8)
@@ -15,10 +15,13 @@ PRIORITY[RequestClass.DEFAULT] = 1
 PRIORITY[RequestClass.INTERACTIVE] = 2
 
 
-def order_of_sacrifice(request_classes: U8, serials: U64) -> I64:
-    """Indices, the first to give way first: lowest priority, then latest arrival (greatest serial). The last one stays.
+def order_of_sacrifice(request_classes: U8, serials: U64, tenant_priorities: F64 | None = None) -> I64:
+    """Indices, the first to give way first: lowest priority of tenant, then of class, then greatest serial.
 
-    Serials differ, so the order is total: whoever comes last in it is never preempted, and so gets done.
+    Serials differ, so the order is total and never changes: whoever comes last in it is not preempted, and gets done.
     """
     latest_first = np.argsort(serials)[::-1]
-    return latest_first[np.argsort(PRIORITY[request_classes[latest_first]], kind="stable")]
+    order = latest_first[np.argsort(PRIORITY[request_classes[latest_first]], kind="stable")]
+    if tenant_priorities is None:
+        return order
+    return order[np.argsort(tenant_priorities[order], kind="stable")]

@@ -22,9 +22,12 @@ _BLOCK, _SALT = np.uint64(0xA24BAED4963EE407), np.uint64(0x9FB21C651E98DF25)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-def prefix_salt(tenant_salt: str, *, adapter: str = "", kv_format: str = "") -> int:
-    """The 64-bit salt of everything besides tokens and positions that must be equal for two prefixes to be shared."""
-    parts = (tenant_salt, adapter, kv_format)
+def prefix_salt(salt: str, *, scope: str = "", adapter: str = "", kv_format: str = "") -> int:
+    """The 64-bit salt of everything besides tokens and positions that must be equal for two prefixes to be shared.
+
+    `scope` says among whom they are; `salt` is the request's own.
+    """
+    parts = (scope, salt, adapter, kv_format)
     data = b"".join(len(part.encode()).to_bytes(4, "little") + part.encode() for part in parts)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 

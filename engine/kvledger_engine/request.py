@@ -19,6 +19,7 @@ from kvledger_engine.batch import F32
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.prefixkeys import prefix_salt
+from kvledger_engine.quotas import share_scope
 from kvledger_engine.stops import StopTokens
 
 _FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
@@ -61,7 +62,7 @@ class RequestTable:
 
     def __init__(self, config: EngineConfig, ledger: Ledger) -> None:
         size = ledger.limits.max_requests
-        self._ledger, self._slots = ledger, ledger.slots
+        self._ledger, self._slots, self._quotas = ledger, ledger.slots, config.quotas
         self.tokens: I32 = np.zeros((size, config.max_model_len_tokens), np.int32)
         self.salts: U64 = np.zeros(size, np.uint64)
         self.seeds: U64 = np.zeros(size, np.uint64)
@@ -158,7 +159,7 @@ class RequestTable:
 
     def _keep_private(self, taken: I32, request: NewRequest) -> None:
         self.tokens[taken, : len(request.prompt)] = request.prompt
-        self.salts[taken] = prefix_salt(request.salt)
+        self.salts[taken] = prefix_salt(request.salt, scope=share_scope(self._quotas, request.tenant))
         self.seeds[taken] = [(request.seed + index) & _WORD for index in range(request.n)]
         self.temperatures[taken] = request.temperature
         self.top_ps[taken] = request.top_p

@@ -1,33 +1,34 @@
 """The scheduler: which sequences compute how many tokens in the next step, and why all others wait.
 
-Owns the running set and the order of the phases. Blocks are the cache's, waits the queue's, ends the undertaker's; it
-computes nothing and knows no clock.
+Owns the order of the phases and the share of a step's tokens. Blocks are the cache's, waits the queue's, ends the
+undertaker's, the running set's members its own; it computes nothing and knows no clock.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.views import I32
-from kvledger.words import Event, FinishReason, PreemptionMode, ReleaseCause, RequestState, WaitCause
+from kvledger.words import RequestClass
 from kvledger.writer import Ledger
+from kvledger_engine.admitting import Admission, Parts
 from kvledger_engine.batch import Batch, Rows, Scoring, ragged_positions
+from kvledger_engine.budgets import Budgets
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.deadlines import Deadlines
 from kvledger_engine.ending import Ending
+from kvledger_engine.fairshare import FairShare
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.preemption import order_of_sacrifice
 from kvledger_engine.request import RequestTable
+from kvledger_engine.room import Room
+from kvledger_engine.running import RunningSet
+from kvledger_engine.sharing import SharedAdmission
 from kvledger_engine.waits import WaitQueue
-
-_EMPTY: I32 = np.zeros(0, np.int32)
 
 
 class Scheduler:
-    """Continuous batching over a paged cache. `running` are the slots of the running set in the order of admission."""
+    """Continuous batching over a paged cache, for all alike or, where the configuration has quotas, within them."""
 
     def __init__(
         self,
@@ -41,14 +42,42 @@ class Scheduler:
         deadlines: Deadlines,
     ) -> None:
         self._config, self._ledger, self._slots = config, ledger, ledger.slots
-        self._requests, self._cache, self._queue, self._ending = requests, cache, queue, ending
-        self._deadlines = deadlines
-        self.running: I32 = _EMPTY
+        self._requests, self._cache, self._queue = requests, cache, queue
+        quotas = config.quotas
+        budgets = None if quotas is None else Budgets(config, quotas, ledger)
+        fair = None if budgets is None else FairShare(ledger, budgets)
+        self._running = RunningSet(ledger, requests, None if fair is None else fair.ended)
+        self._room = Room(
+            config,
+            ledger,
+            running=self._running,
+            requests=requests,
+            cache=cache,
+            queue=queue,
+            ending=ending,
+            budgets=budgets,
+        )
+        parts = Parts(
+            running=self._running,
+            requests=requests,
+            cache=cache,
+            queue=queue,
+            room=self._room,
+            deadlines=deadlines,
+        )
+        self._step_tokens: list[tuple[int, int]] = []
+        if quotas is None or budgets is None or fair is None:
+            self._admission = Admission(config, ledger, parts)
+        else:
+            policies = {kind: quotas.policy(kind.word) for kind in RequestClass}
+            self._step_tokens = [(kind, p.step_tokens) for kind, p in policies.items() if p.step_tokens is not None]
+            self._admission = SharedAdmission(config, ledger, parts, budgets=budgets, fair=fair, policies=policies)
         self._ordinals: I32 = np.arange(config.max_num_seqs, dtype=np.int32)
-        self._turned_away: tuple[int, int] | None = None
-        self._values = ledger.stats.values
-        self._last_token_gauge = ledger.stats.gauge("last_token_ns")
-        self._preemptions = ledger.stats.counter("preemptions_total", mode=PreemptionMode.RECOMPUTE.word)
+
+    @property
+    def running(self) -> I32:
+        """The slots of the running set, in the order of admission."""
+        return self._running.slots
 
     def schedule(self) -> Batch | None:
         """Plan a step within an open publication: running sequences first, then room for them, then admission.
@@ -57,173 +86,42 @@ class Scheduler:
         """
         self._queue.look()
         wanted = self._continue_running()
-        rows = self._make_room(wanted)
+        rows = self._room.make(wanted)
         if len(rows.slots):
             self._cache.grow(rows.slots, rows.ends)
-        if rows is wanted:
-            rows, cause = self._admit(rows)
-        else:
-            cause = WaitCause.PREEMPTION
-        self._queue.blocked_by(cause)
+        rows = self._admission.admit(rows, shut=rows is not wanted)
         return self._batch(rows) if len(rows.slots) else None
 
     def drop_ended(self) -> None:
-        """Take everything out of the running set that is not in state RUNNING any more."""
-        self.running = self.running[self._slots.state[self.running] == RequestState.RUNNING]
+        """Take everything out of the running set that has ended or was preempted."""
+        self._running.drop_ended()
 
     # -- phase 1: what runs goes on -------------------------------------------------------------------------------
 
     def _continue_running(self) -> Rows:
         """Decodes first, a token each; what the token budget leaves goes to prefills in the order of admission."""
-        ready = self._ready()
-        lengths = self._lengths(ready)
+        ready = self._running.ready()
+        lengths = self._running.lengths(ready)
         starts = self._slots.computed_tokens[ready]
         wanted = lengths - starts
         if not len(ready) or int(wanted.max()) == 1:
             return Rows(ready, starts, wanted, lengths)
-        counts = self._share_out(wanted)
+        counts = self._share_out(ready, wanted)
         return Rows(ready, starts, counts, lengths).where(counts > 0)
 
-    def _ready(self) -> I32:
-        """The running set without sequences that are yet to be forked."""
-        if not self._requests.unforked:
-            return self.running
-        return self.running[~self._requests.awaits_fork[self.running]]
-
-    def _lengths(self, slots: I32) -> I32:
-        return self._slots.prompt_tokens[slots] + self._slots.output_tokens[slots]
-
-    def _share_out(self, wanted: I32) -> I32:
+    def _share_out(self, slots: I32, wanted: I32) -> I32:
         """Tokens each row gets of the budget. A row that wants one token is a decode, or as good as one."""
         decodes = wanted == 1
         left = self._config.max_num_batched_tokens - int(decodes.sum())
         prefill = np.where(decodes, 0, wanted)
+        for kind, most in self._step_tokens:
+            of_class = np.where(self._slots.request_class[slots] == kind, prefill, 0)
+            ahead = np.cumsum(of_class) - of_class
+            prefill = np.where(of_class > 0, np.clip(most - ahead, 0, of_class), prefill)
         before = np.cumsum(prefill) - prefill
         return np.where(decodes, 1, np.clip(left - before, 0, prefill)).astype(np.int32)
 
-    # -- phase 2: room for them -----------------------------------------------------------------------------------
-
-    def _is_short(self, rows: Rows) -> bool:
-        available = self._cache.pool.available_blocks
-        # A row needs a block per block size of its tokens, one for what begins a block, one for a copy.
-        if rows.total_tokens // self._config.block_size_tokens + 2 * len(rows.slots) <= available:
-            return False
-        return int(self._cache.blocks_needed(rows.slots, rows.ends).sum()) > available
-
-    def _make_room(self, rows: Rows) -> Rows:
-        """Preempt until the blocks suffice for the rows that remain. Returns `rows` itself if they suffice as it is.
-
-        A sequence that is alone and still short can never go on: blocks have been lost, and it ends.
-        """
-        if not len(rows.slots) or not self._is_short(rows):
-            return rows
-        ready = self._ready()
-        order = ready[order_of_sacrifice(self._slots.request_class[ready], self._slots.serial[ready])]
-        for leader in order[:-1].tolist():
-            self._preempt(leader)
-            rows = rows.without(np.array([leader], np.int32))
-            if not self._is_short(rows):
-                return rows
-        self._give_up(int(order[-1]))
-        return Rows.none()
-
-    def _preempt(self, leader: int) -> None:
-        """Take a sequence's blocks; it goes to the front of the queue, with those that are to be forked from it."""
-        slots, group = self._slots, self._requests.group(leader)
-        before, computed = self._requests.computed_before, int(slots.computed_tokens[leader])
-        before[leader] = max(int(before[leader]), computed)
-        released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION)
-        self._values[self._preemptions] += len(group)
-        slots.preemptions[group] = slots.preemptions[group] + 1
-        self._requests.move(group, RequestState.PREEMPTED)
-        self.drop_ended()
-        self._queue.put_back(group)
-        for slot in group.tolist():
-            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=released if slot == leader else 0)
-
-    def _give_up(self, leader: int) -> None:
-        """End a sequence, with those to be forked from it, for which the pool has no blocks and never will."""
-        group = self._requests.group(leader)
-        self._ending.end(group, FinishReason.POOL_EXHAUSTED, release=ReleaseCause.ERROR)
-        self.drop_ended()
-
-    # -- phase 3: admission ---------------------------------------------------------------------------------------
-
-    def _admit(self, rows: Rows) -> tuple[Rows, WaitCause]:
-        """Admit from the head of the queue until one of them has to wait: its cause is everybody's."""
-        admitted: list[tuple[int, int, int, int]] = []
-        budget = self._config.max_num_batched_tokens - rows.total_tokens
-        cause: WaitCause | None = None
-        promised = self._promised() if self._queue.head() is not None else 0
-        while cause is None and (group := self._queue.head()) is not None:
-            row, cause = self._admit_group(group, budget=budget, promised=promised)
-            if row is not None:
-                # Only the last row of a step can be a part of a prompt, so nothing more is promised until then.
-                admitted.append(row)
-                budget -= row[2]
-        rows = rows.plus(admitted)
-        if admitted and len(rows.slots) == len(self.running):
-            # The same slots in the same order: the array itself tells whoever sees it again that nothing has changed.
-            rows = replace(rows, slots=self.running)
-        return rows, WaitCause.STEP if cause is None else cause
-
-    def _blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self._config.block_size_tokens)
-
-    def _promised(self) -> int:
-        """Blocks that running prefills still need for prompts they were admitted with."""
-        ready = self._ready()
-        lengths = self._lengths(ready)
-        partial = ready[self._slots.computed_tokens[ready] < lengths - 1]
-        return int(self._cache.blocks_needed(partial, self._lengths(partial)).sum()) if len(partial) else 0
-
-    def _admit_group(
-        self, group: I32, *, budget: int, promised: int
-    ) -> tuple[tuple[int, int, int, int] | None, WaitCause | None]:
-        """Admit a group if it may be: the row its leader gets, or the cause it waits for. Neither if it ended."""
-        if len(self.running) + len(group) > self._config.max_num_seqs:
-            return None, WaitCause.BATCH_SLOTS
-        if budget <= 0:
-            return None, WaitCause.TOKEN_BUDGET
-        leader, alone = int(group[0]), not len(self.running)
-        tokens, salt = self._requests.sequence(leader), int(self._requests.salts[leader])
-        key = (int(self._slots.serial[leader]), self._cache.pool.available_blocks - promised)
-        if not alone and self._turned_away == key:
-            return None, WaitCause.POOL
-        hit = self._cache.match(leader, tokens, salt)
-        if not self._config.chunked_prefill and len(tokens) - hit > budget:
-            return None, WaitCause.TOKEN_BUDGET
-        count = min(budget, len(tokens) - hit)
-        spare = promised + self._config.admission_watermark_blocks
-        needed = self._blocks_of(len(tokens)) - self._blocks_of(hit) + spare
-        if alone or needed <= self._cache.pool.available_blocks:
-            taken = self._cache.admit(leader, tokens, salt, count)
-            if taken is not None:
-                assert taken == hit, f"{hit} tokens matched, {taken} taken over"
-                self._start(group, hit)
-                return (leader, hit, count, len(tokens)), None
-        if alone:
-            # Nobody is left to give blocks back: blocks have been lost, and waiting would be for ever.
-            self._queue.leave(leader)
-            self._give_up(leader)
-            return None, None
-        self._turned_away = key
-        return None, WaitCause.POOL
-
-    def _start(self, group: I32, hit: int) -> None:
-        """Move a group whose leader holds its blocks from the queue into the running set."""
-        slots, leader = self._slots, int(group[0])
-        self._queue.leave(leader)
-        self._requests.move(group, RequestState.RUNNING)
-        if int(slots.preemptions[leader]) == 0:
-            slots.hit_tokens[leader] = hit
-            self._deadlines.started(group)
-        self.running = np.concatenate((self.running, group))
-        self._values[self._last_token_gauge] = self._ledger.now_ns
-        for slot in group.tolist():
-            self._ledger.event(Event.ADMITTED, slots.serial.item(slot), blocks=self._cache.held_blocks(slot))
-
-    # -- phase 4: the batch ---------------------------------------------------------------------------------------
+    # -- phase 4: the batch; 2 and 3 are the room's and the admission's ---------------------------------------------
 
     def _batch(self, rows: Rows) -> Batch:
         table_blocks, table_offsets = self._cache.tables(rows.slots)

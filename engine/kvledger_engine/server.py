@@ -52,6 +52,8 @@ class CompletionServer:
             eos_token_ids=hello.eos_token_ids,
             capacity_tokens=hello.capacity_tokens or None,
             has_scores=hello.has_scores,
+            block_size_tokens=hello.block_size_tokens,
+            quotas=hello.quotas,
             template=template,
         )
         self._created = int(time.time())

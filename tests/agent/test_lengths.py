@@ -43,6 +43,16 @@ def test_it_is_the_pool_divided_by_the_blocks_of_a_percentile_length_not_of_the_
     assert known == {("50", "acme"): 100.0, ("95", "acme"): 1.0, ("99", "acme"): 1.0}
 
 
+def test_a_quota_bounds_what_a_tenant_can_hold_and_nobody_elses() -> None:
+    both = np.concatenate([summaries([160] * MIN_REQUESTS, 0), summaries([160] * MIN_REQUESTS, 1)])
+
+    known = effective_concurrency(LIMITS, both, TENANTS, {"acme": 25, "umbrella": 5000})
+
+    assert known is not None
+    assert {known["50", "acme"], known["95", "acme"]} == {2.5}
+    assert known["50", "umbrella"] == 100.0, "a quota beyond the pool gives no more than the pool"
+
+
 def test_it_is_unknown_without_any_ended_request() -> None:
     assert effective_concurrency(LIMITS, None, TENANTS) is None
 

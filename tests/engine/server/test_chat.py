@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from kvledger_engine.arrival import Arrival, BadBody
 from kvledger_engine.body import Asked, Served
 from kvledger_engine.chat import parse_chat
+from kvledger_engine.quotafile import parse_quotas
 from kvledger_engine.template import ChatTemplate
 from kvledger_engine.tokenizer import ByteTokenizer
 from tests.engine.server.openais import client, code_of, talk_async
@@ -52,6 +53,16 @@ def test_what_is_not_limited_gets_all_that_context_and_pool_leave() -> None:
     small = Served(**{name: getattr(SERVED, name) for name in SERVED.__slots__} | {"capacity_tokens": 108})
     assert parse(small).request.max_tokens == 100
     assert parse(small, n=4).request.max_tokens == 25
+
+
+def test_what_is_not_limited_gets_no_more_than_its_tenant_and_class_can_have() -> None:
+    tenants = {"acme": {"max_blocks": 7}, "brief": {"max_context": 50}}
+    quotas = parse_quotas({"tenants": tenants, "classes": {"interactive": {"max_context": 30}}})
+    served = replace(SERVED, capacity_tokens=1000, block_size_tokens=10, quotas=quotas)
+    assert [parse(served, user=user).request.max_tokens for user in ("acme", "brief", "other")] == [62, 42, 992]
+    raw = b'{"messages": [{"role": "user", "content": "hi"}], "user": "acme"}'
+    arrival = Arrival(headers={"X-Class": "interactive"}, request_id="chatcmpl-x", arrived_ns=5)
+    assert parse_chat(raw, arrival, served).request.max_tokens == 22
 
 
 def test_scores_are_asked_for_in_the_shape_of_chats() -> None:

@@ -30,7 +30,6 @@ SLOW = ("--step-time", "base=5ms")
 ONE = ("--max-num-seqs", "1", "--max-waiting", "1", "--step-time", "base=5ms")
 
 
-QUOTAS = {"exceeds_quota", "tenant_quota"}
 ELSEWHERE = {"out_of_memory"}
 
 
@@ -103,7 +102,7 @@ def test_the_page_says_retryable_where_the_engine_does_and_one_exception_for_eac
 
 def test_every_row_has_a_test_of_its_name() -> None:
     tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
-    assert {code for code, _ in ROWS} - QUOTAS - ELSEWHERE - {"length", "stop"} <= tests
+    assert {code for code, _ in ROWS} - ELSEWHERE - {"length", "stop"} <= tests
     assert "length_and_stop" in tests
 
 
@@ -161,6 +160,48 @@ def test_context_too_long(shared: EngineProcess) -> None:
 def test_exceeds_pool(shared: EngineProcess) -> None:
     with client(shared.url) as asking, refused("exceeds_pool"):
         asking.completions.create(**SMALL | {"max_tokens": 5000})
+
+
+@pytest.fixture(name="budgeted")
+def engine_with_a_tenants_file(directory: Path, tmp_path: Path) -> Iterator[EngineProcess]:
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text("[tenants.acme]\nmax_blocks = 100\nmax_waiting = 1\n[tenants.umbrella]\nreserved_blocks = 400\n")
+    with engine(directory, "--tenants", str(tenants), "--max-num-seqs", "1", *SLOW) as process:
+        yield process
+
+
+ACME = {"extra_headers": {"X-Tenant": "acme"}}
+
+
+def test_exceeds_quota(budgeted: EngineProcess) -> None:
+    with client(budgeted.url) as asking:
+        with refused("exceeds_quota"):
+            asking.completions.create(**SMALL | {"max_tokens": 1600}, **ACME)
+        assert asking.completions.create(**SMALL, **ACME).choices[0].finish_reason == "length"
+
+
+def test_tenant_quota(budgeted: EngineProcess) -> None:
+    async def conversation(asking: openai.AsyncOpenAI) -> None:
+        waiting = asyncio.create_task(asking.completions.create(**SMALL, user="acme"))
+        while budgeted.gauge("waiting") < 1:
+            await asyncio.sleep(0.005)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await asking.completions.create(**SMALL, user="acme")
+        check(caught.value, "tenant_quota")
+        waiting.cancel()
+
+    with running(budgeted):
+        talk_async(budgeted.url, conversation)
+
+
+def test_a_contradiction_in_the_tenants_file_ends_the_command_with_the_numbers(directory: Path, tmp_path: Path) -> None:
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text("[tenants.acme]\nreserved_blocks = 30\nmax_blocks = 20\n")
+    with (
+        pytest.raises(AssertionError, match=r"reserved_blocks=30 is more than max_blocks=20"),
+        engine(directory, "--tenants", str(tenants)),
+    ):
+        pass
 
 
 def test_queue_full(directory: Path) -> None:

@@ -1,0 +1,105 @@
+"""Room for what runs: who gives way until the blocks suffice, and what giving way is.
+
+Owns preemption and the end of a sequence that can never go on; the order of sacrifice is `preemption`'s.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvledger.views import I32
+from kvledger.words import Event, FinishReason, PreemptionMode, ReleaseCause, RequestState
+from kvledger.writer import Ledger
+from kvledger_engine.batch import Rows
+from kvledger_engine.budgets import Budgets
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.ending import Ending
+from kvledger_engine.kvcache import KvCache
+from kvledger_engine.preemption import order_of_sacrifice
+from kvledger_engine.request import RequestTable
+from kvledger_engine.running import RunningSet
+from kvledger_engine.waits import WaitQueue
+
+
+class Room:
+    """Makes room within the pool and, where there are budgets, within every tenant's own."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        ledger: Ledger,
+        *,
+        running: RunningSet,
+        requests: RequestTable,
+        cache: KvCache,
+        queue: WaitQueue,
+        ending: Ending,
+        budgets: Budgets | None,
+    ) -> None:
+        self._config, self._ledger, self._slots = config, ledger, ledger.slots
+        self._running, self._requests, self._cache, self._queue = running, requests, cache, queue
+        self._ending, self._budgets = ending, budgets
+        self._values = ledger.stats.values
+        self._preemptions = ledger.stats.counter("preemptions_total", mode=PreemptionMode.RECOMPUTE.word)
+
+    def make(self, rows: Rows) -> Rows:
+        """Preempt until the blocks suffice for the rows that remain. Returns `rows` itself if they suffice as it is.
+
+        A sequence that is alone and still short can never go on: blocks have been lost, and it ends.
+        """
+        while len(rows.slots) and (candidates := self._candidates(rows)) is not None:
+            leader = int(candidates[self.order(candidates)[0]])
+            if len(self._running.ready()) == 1:
+                self.give_up(leader)
+                return Rows.none()
+            self.preempt(leader)
+            rows = rows.without(np.array([leader], np.int32))
+        return rows
+
+    def order(self, slots: I32) -> I32:
+        """Indices into `slots` of running sequences, the first to give way first."""
+        priorities = None if self._budgets is None else self._budgets.priority[self._slots.tenant[slots]]
+        order = order_of_sacrifice(self._slots.request_class[slots], self._slots.serial[slots], priorities)
+        return order.astype(np.int32)
+
+    def _candidates(self, rows: Rows) -> I32 | None:
+        """Sequences one of which must give way before all rows can grow; None if none must."""
+        available = self._cache.pool.available_blocks
+        # A row needs a block per block size of its tokens, one for what begins a block, one for a copy.
+        most = rows.total_tokens // self._config.block_size_tokens + 2 * len(rows.slots)
+        if self._budgets is None:
+            enough = most <= available or int(self._needed(rows).sum()) <= available
+            return None if enough else self._running.ready()
+        if self._budgets.has_room_for(most, available):
+            return None
+        tenants = self._slots.tenant
+        over = self._budgets.over(self._budgets.sums(tenants[rows.slots], self._needed(rows)), available)
+        if over is None:
+            return None
+        ready = self._running.ready()
+        mine = ready[over[tenants[ready]]]
+        # Where blocks were lost, nobody may be beyond its budget and the pool be short all the same.
+        return mine if len(mine) else ready
+
+    def _needed(self, rows: Rows) -> I32:
+        return self._cache.blocks_needed(rows.slots, rows.ends)
+
+    def preempt(self, leader: int) -> None:
+        """Take a sequence's blocks; it goes to the front of its lane, with those that are to be forked from it."""
+        slots, group = self._slots, self._requests.group(leader)
+        before, computed = self._requests.computed_before, int(slots.computed_tokens[leader])
+        before[leader] = max(int(before[leader]), computed)
+        released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION)
+        self._values[self._preemptions] += len(group)
+        slots.preemptions[group] = slots.preemptions[group] + 1
+        self._requests.move(group, RequestState.PREEMPTED)
+        self._running.drop_ended()
+        self._queue.put_back(group)
+        for slot in group.tolist():
+            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=released if slot == leader else 0)
+
+    def give_up(self, leader: int) -> None:
+        """End a sequence, with those to be forked from it, for which the pool has no blocks and never will."""
+        group = self._requests.group(leader)
+        self._ending.end(group, FinishReason.POOL_EXHAUSTED, release=ReleaseCause.ERROR)
+        self._running.drop_ended()
