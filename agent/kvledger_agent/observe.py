@@ -195,7 +195,11 @@ def _pinned(sample: Sample) -> dict[str, int]:
 def _group(sample: Sample, facts: AuditFacts | None, index: int, group: Group) -> GroupView:
     lengths = np.maximum(sample.slots.table_blocks[:, index].astype(np.int64), 0)
     slots = lengths * group.block_size_tokens
-    filled = np.minimum(np.maximum(sample.slots.computed_tokens, 0), slots)
+    computed = np.maximum(sample.slots.computed_tokens.astype(np.int64), 0)
+    if group.window_tokens:
+        # What has left the window is in no table.
+        computed -= np.maximum(computed - group.window_tokens, 0) // group.block_size_tokens * group.block_size_tokens
+    filled = np.minimum(computed, slots)
     alone = len(sample.head.limits.groups) == 1
     active = _count(sample, "active_blocks") if alone else None if facts is None else facts.group_active_blocks[index]
     return GroupView(

@@ -133,20 +133,20 @@ class Image:
     # -- what a live audit would look at twice ------------------------------------------------------------------------
 
     def _broken_tables(self) -> NDArray[np.bool_]:
-        """Slots whose tables were given back, begun anew or cut since they were copied."""
-        same: NDArray[np.bool_] = np.equal(self._now.read("slot.serial"), self.view("slot.serial"))
-        same &= self._now.read("slot.preemptions") == self.view("slot.preemptions")
-        same &= (self._now.read("slot.first_chunk") == self.view("slot.first_chunk")).all(axis=1)
-        same &= (self._now.read("slot.table_blocks") >= self.view("slot.table_blocks")).all(axis=1)
-        same |= self.view("slot.serial") == 0
+        """Tables that were given back, begun anew or cut since they were copied, [slots, groups]."""
+        lived: NDArray[np.bool_] = np.equal(self._now.read("slot.serial"), self.view("slot.serial"))
+        lived &= self._now.read("slot.preemptions") == self.view("slot.preemptions")
+        same = lived[:, None] & (self._now.read("slot.first_chunk") == self.view("slot.first_chunk"))
+        same &= self._now.read("slot.table_blocks") >= self.view("slot.table_blocks")
+        same |= (self.view("slot.serial") == 0)[:, None]
         return ~same
 
     def _drop_tables(self, broken: NDArray[np.bool_]) -> None:
         self.view("slot.table_blocks")[broken] = 0
         self.view("slot.first_chunk")[broken] = -1
         self.view("slot.last_chunk")[broken] = -1
-        stamps = self.view("slot.changed_seq")
-        stamps[broken] = np.maximum(stamps[broken], np.uint64(self.published_seq + 1))
+        stamps, moved = self.view("slot.changed_seq"), broken.any(axis=1)
+        stamps[moved] = np.maximum(stamps[moved], np.uint64(self.published_seq + 1))
 
     def _fetch_pins(self) -> None:
         self._fetch(_PINS)

@@ -66,22 +66,22 @@ class Tables:
 def read_tables(sections: Sections, slots: SlotTable) -> Tables:
     """The block tables of `slots` as read just before.
 
-    A table that was given back or begun while this looked is left out: all its blocks were stamped. One that has only
-    grown is read up to its earlier length, whose entries and chunks stood before `slots` was read. So for a block that
-    nothing has stamped since, exactly the entries that name it are found.
+    A table that was given back, cut or begun while this looked is left out: all its blocks were stamped. One that has
+    only grown is read up to its earlier length, whose entries and chunks stood before `slots` was read. So for a block
+    that nothing has stamped since, exactly the entries that name it are found.
     """
     chunks, width = sections.head.sections["arena.chunk"].shape
     lengths, damaged = _bounded_lengths(slots.table_blocks.ravel().astype(np.int64), chunks * width)
     chain, per_table, broken = _walk(sections.read("arena.next"), slots.first_chunk.ravel(), -(-lengths // width))
     lengths = np.minimum(lengths, per_table * width)
     arena: I32 = sections.read("arena.chunk", int(chain.max()) + 1 if len(chain) else 0)
-    same = np.repeat(_unbroken(sections, slots), slots.table_blocks.shape[1])
+    same, still = _unbroken(sections, slots)
     if not same.all():
         chain = chain[np.repeat(same, per_table)]
         lengths[~same] = per_table[~same] = 0
     notes = {
-        "block tables have impossible lengths": int((damaged & same).sum()),
-        "block tables have broken chains": int((broken & same).sum()),
+        "block tables have impossible lengths": int((damaged & still).sum()),
+        "block tables have broken chains": int((broken & still).sum()),
     }
     damage = tuple(f"{count} {text}" for text, count in notes.items() if count)
     capacity = sections.head.sections["block.state"].shape[0]
@@ -90,17 +90,22 @@ def read_tables(sections: Sections, slots: SlotTable) -> Tables:
     )
 
 
-def _unbroken(sections: Sections, slots: SlotTable) -> Mask:
-    """Rows whose tables have lived on since `slots` was read: same request, not preempted since, not shorter."""
+def _unbroken(sections: Sections, slots: SlotTable) -> tuple[Mask, Mask]:
+    """Tables that have lived on since `slots` was read: same request, not preempted since, not shorter.
+
+    Each for itself: of a request's tables one may have lost what left its window, and the others stand. And those of
+    which nothing has changed since: a table that was cut and has grown again may have been seen between the two.
+    """
     rows = int(slots.slot[-1]) + 1 if len(slots) else 0
 
     def now(name: str) -> NDArray[Any]:
         return sections.read(f"slot.{name}", rows)[slots.slot]
 
     lived: Mask = (now("serial") == slots.serial) & (now("preemptions") == slots.preemptions)
-    lived &= (now("first_chunk") == slots.first_chunk).all(axis=1)
-    lived &= (now("table_blocks") >= slots.table_blocks).all(axis=1)
-    return lived
+    same: Mask = lived[:, None] & (now("first_chunk") == slots.first_chunk)
+    same &= now("table_blocks") >= slots.table_blocks
+    still: Mask = same & (now("changed_seq") == slots.changed_seq)[:, None]
+    return same.ravel(), still.ravel()
 
 
 def _bounded_lengths(lengths: I64, room: int) -> tuple[I64, Mask]:

@@ -41,6 +41,20 @@ class Scoring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTables:
+    """The block tables of a step's rows in one cache group.
+
+    Row i's is `blocks[offsets[i]:offsets[i + 1]]`; it begins with block number `skipped[i]` of its sequence, what lay
+    before has left the window. A query sees the last `window_tokens` positions, its own included; 0 = all of them.
+    """
+
+    blocks: I32
+    offsets: I32
+    skipped: I32
+    window_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """One step. Row i computes positions [starts[i], starts[i] + counts[i]) of one sequence.
 
@@ -69,6 +83,15 @@ class Batch:
     """Of each sample; None = nobody cuts the distribution."""
     scores: Scoring | None = None
     """Where scores of the samples go; None = nobody asked."""
+    groups: tuple[GroupTables, ...] = ()
+    """The tables of all cache groups, group 0 among them; () = there is one, of full attention."""
+
+    @property
+    def tables(self) -> tuple[GroupTables, ...]:
+        """The tables of all cache groups."""
+        if self.groups:
+            return self.groups
+        return (GroupTables(blocks=self.table_blocks, offsets=self.table_offsets, skipped=np.zeros_like(self.starts)),)
 
 
 class Compute(Protocol):

@@ -16,27 +16,33 @@ from kvledger_engine.cells import CellModel
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
 from kvledger_engine.model.config import DTYPE_BYTES
-from kvledger_engine.model.embedded import EMBEDDED_NAME
+from kvledger_engine.model.embedded import EMBEDDED_MODELS, EMBEDDED_NAME
 from kvledger_engine.model.huggingface import model_config
 
 CELL_MODEL = "cell"
 AUTO = "auto"
 DTYPES = (AUTO, *DTYPE_BYTES)
 DEVICES = (AUTO, "cpu", "cuda")
+KV_FORMATS = (AUTO, "fp32", "bf16", "int8", "fp8")
+"""Those of `model.device`, which imports torch."""
 _TOKENIZER_FILE = "tokenizer.json"
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model: `source` is "cell", "embedded" or a checkpoint's directory. `device` is one of `DEVICES`."""
+    """Which model: `source` is "cell", an embedded one or a checkpoint's directory. `device` is one of `DEVICES`.
+
+    `kv_format` is one of `KV_FORMATS`: what its cache is kept in.
+    """
 
     source: str = EMBEDDED_NAME
     dtype: str = AUTO
     device: str = AUTO
+    kv_format: str = AUTO
 
     @property
     def name(self) -> str:
         """What the model is called unless it is given another name: the source, or the directory's own name."""
-        return self.source if self.source in (CELL_MODEL, EMBEDDED_NAME) else Path(self.source).resolve().name
+        return self.source if self.source in (CELL_MODEL, *EMBEDDED_MODELS) else Path(self.source).resolve().name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +60,15 @@ class Computing:
 def longest_context_tokens(model: ModelOptions) -> int | None:
     """Positions the model was made for; None = it has no limit. Checks that it can be opened here, and opens nothing.
 
-    Raises `BadCheckpoint` for a directory that holds no model we compute, `BadConfig` where torch is missing.
+    Raises `BadCheckpoint` for a directory that holds no model we compute, `BadConfig` where torch is missing, and for
+    a format of keys and values where there are none.
     """
     if model.source == CELL_MODEL:
+        if model.kv_format != AUTO:
+            raise BadConfig(
+                f"kv_format={model.kv_format!r}: the model {CELL_MODEL!r} keeps no keys and values; use {AUTO!r}, or "
+                f"another model, such as {EMBEDDED_NAME!r}"
+            )
         return None
     if find_spec("torch") is None:
         raise BadConfig(
@@ -86,6 +98,7 @@ def _open_model(config: EngineConfig, model: ModelOptions) -> Computing:
         block_size_tokens=config.block_size_tokens,
         dtype=model.dtype,
         device=model.device,
+        kv_format=model.kv_format,
         seed=config.seed,
     )
     shape, slots = runner.config, config.capacity_blocks * config.block_size_tokens
@@ -94,6 +107,8 @@ def _open_model(config: EngineConfig, model: ModelOptions) -> Computing:
             config,
             vocab_size=shape.vocab_size,
             bytes_per_token=runner.store.nbytes // slots,
+            groups=shape.ledger_groups(runner.kv_format, config.block_size_tokens),
+            kv_format=runner.kv_format,
             weights_bytes=runner.weights.nbytes,
         ),
         compute=runner,
@@ -103,8 +118,8 @@ def _open_model(config: EngineConfig, model: ModelOptions) -> Computing:
 
 
 def _tokenizer_path(source: str) -> str:
-    """The checkpoint's tokenizer; empty for the embedded model, whose tokens are bytes."""
-    if source == EMBEDDED_NAME:
+    """The checkpoint's tokenizer; empty for the embedded models, whose tokens are bytes."""
+    if source in EMBEDDED_MODELS:
         return ""
     path = Path(source) / _TOKENIZER_FILE
     if not path.is_file():

@@ -20,6 +20,7 @@ from kvledger_engine.pins import PinTable
 from kvledger_engine.pool import BlockPool
 from kvledger_engine.prefixkeys import Integers
 from kvledger_engine.tables import BlockTables
+from kvledger_engine.windows import Windows
 
 COPY_LEASE_NS = 60_000_000_000
 """A copy belongs to one step; a source pinned for a minute was forgotten."""
@@ -27,13 +28,14 @@ COPY_LEASE_NS = 60_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class SharedWrites:
-    """Rows (of the slots asked about) whose next token falls before own_from_token, in turn.
+    """Rows (of the slots asked about) whose next token falls before own_from_token, in turn, once for each cache group.
 
-    `slots`, and the table position `indexes` and block `sources` of that write, have one entry per row.
+    `slots`, and the table, the position in it and the block of that write, have one entry per row.
     """
 
     rows: Ids
     slots: Ids
+    tables: Integers
     indexes: Integers
     sources: Integers
 
@@ -41,7 +43,7 @@ class SharedWrites:
         return len(self.rows)
 
 
-_NONE = SharedWrites(NO_BLOCKS, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
+_NONE = SharedWrites(NO_BLOCKS, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
 
 
 def must_copy(sources: Integers, references: Integers) -> Ids:
@@ -58,10 +60,16 @@ class CopyOnWrite:
     """Shared blocks on their way to being somebody's own."""
 
     def __init__(
-        self, ledger: Ledger, pool: BlockPool, tables: BlockTables, pins: PinTable, faults: FaultPlan | None
+        self,
+        ledger: Ledger,
+        pool: BlockPool,
+        tables: BlockTables,
+        windows: Windows,
+        pins: PinTable,
+        faults: FaultPlan | None,
     ) -> None:
         self._ledger, self._slots, self._blocks = ledger, ledger.slots, ledger.blocks
-        self._pool, self._tables, self._pins, self._faults = pool, tables, pins, faults
+        self._pool, self._tables, self._windows, self._pins, self._faults = pool, tables, windows, pins, faults
         stats, group = ledger.stats, ledger.limits.groups[0]
         self._size, self._block_bytes = group.block_size_tokens, group.block_bytes
         self._values = stats.values
@@ -80,7 +88,12 @@ class CopyOnWrite:
         if len(rows) == 0:
             return _NONE
         at, indexes = slots[rows].astype(np.intp), computed[rows] // self._size
-        return SharedWrites(rows, at, indexes, self._tables.entries(at, indexes))
+        if self._windows.plain:
+            return SharedWrites(rows, at, at, indexes, self._tables.entries(at, indexes))
+        tables = self._windows.tables(at)
+        indexes = self._windows.each(indexes) - self._windows.skipped[tables]
+        rows, at = self._windows.each(rows), self._windows.each(at)
+        return SharedWrites(rows, at, tables, indexes, self._tables.entries(tables, indexes))
 
     def copied(self, writes: SharedWrites) -> Ids:
         """Which of the writes need a copy."""
@@ -98,17 +111,18 @@ class CopyOnWrite:
     def own(self, writes: SharedWrites, copied: Ids, targets: Ids) -> None:
         """Let the slots write: into `targets` where the shared block is to be copied, else into the block itself."""
         if len(copied):
-            self._replace(writes.slots[copied], writes.indexes[copied], writes.sources[copied], targets)
+            self._replace(writes, copied, targets)
         self._slots.changed_seq[writes.slots] = self._ledger.seq_value
         self._slots.own_from_token[writes.slots] = self._slots.computed_tokens[writes.slots]
 
-    def _replace(self, slots: Ids, indexes: Integers, sources: Integers, targets: Ids) -> None:
+    def _replace(self, writes: SharedWrites, copied: Ids, targets: Ids) -> None:
+        slots, sources = writes.slots[copied], writes.sources[copied]
         self._ledger.stamp(sources)
         # A live request's block-seconds must not jump: what it has had of the source leaves its base, not its sum.
-        self._slots.share_base[slots] -= self._pool.clocks.read(sources)
+        np.subtract.at(self._slots.share_base, slots, self._pool.clocks.read(sources))
         self._blocks.filled_tokens[targets] = self._slots.computed_tokens[slots] % self._size
         self._note(sources, targets, slots)
-        self._tables.replace(slots, indexes, targets)
+        self._tables.replace(writes.tables[copied], writes.indexes[copied], targets)
         self._pool.release(sources)
 
     def _note(self, sources: Integers, targets: Ids, slots: Ids) -> None:

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.words import PreemptedFate, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.evict import Ids
 
 _NS_PER_SECOND = 1e9
+Mask = NDArray[np.bool_]
 
 
 class Metering:
@@ -61,16 +63,23 @@ class Metering:
             waited = (now_ns - int(self._slots.arrived_ns[slot])) / _NS_PER_SECOND
             self._first_block[int(self._slots.request_class[slot])].observe(waited)
 
-    def released(self, slot: int, blocks: Ids, cause: ReleaseCause) -> None:
-        """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them."""
-        since = np.maximum(self._blocks.allocated_ns[blocks], self._attached_ns[slot])
+    def recycled(self, slots: Ids, blocks: Ids) -> None:
+        """Each slot is about to give a block back that has left its window: how long it held it."""
+        self._lifetimes(slots, blocks, self._blocks.ref_count[blocks] >= 2)
+
+    def _lifetimes(self, slots: Ids | int, blocks: Ids, others: Mask) -> None:
+        since = np.maximum(self._blocks.allocated_ns[blocks], self._attached_ns[slots])
         held = (self._ledger.now_ns - since) / _NS_PER_SECOND
-        others = self._blocks.ref_count[blocks] >= 2
-        shared = others | (self._blocks.owner[blocks] != self._slots.serial[slot])
+        shared = others | (self._blocks.owner[blocks] != self._slots.serial[slots])
         if shared.any():
             self._shared.observe_many(held[shared])
             held = held[~shared]
         self._alone.observe_many(held)
+
+    def released(self, slot: int, blocks: Ids, cause: ReleaseCause) -> None:
+        """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them."""
+        others = self._blocks.ref_count[blocks] >= 2
+        self._lifetimes(slot, blocks, others)
         if cause is ReleaseCause.PREEMPTION:
             kept = int(np.count_nonzero(others | (self._blocks.index_slot[blocks] >= 0)))
             self._values[self._kept] += kept

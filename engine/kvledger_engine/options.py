@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvledger_engine.computes import CELL_MODEL, DEVICES, DTYPES, ModelOptions, longest_context_tokens
+from kvledger_engine.computes import CELL_MODEL, DEVICES, DTYPES, KV_FORMATS, ModelOptions, longest_context_tokens
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
 from kvledger_engine.faults import FaultKind
@@ -38,7 +38,7 @@ class CoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 def core_options(args: argparse.Namespace) -> CoreOptions:
     """What the core is told. Raises `BadConfig` or `BadCheckpoint` before anything is started."""
     StepTime.parse(args.step_time)
-    model = ModelOptions(source=args.model, dtype=args.dtype, device=args.device)
+    model = ModelOptions(source=args.model, dtype=args.dtype, device=args.device, kv_format=args.kv_format)
     if not 0 <= args.drain_timeout < math.inf:
         raise BadConfig(f"drain_timeout={args.drain_timeout}: use a finite number of seconds, 0 or more")
     config = EngineConfig(
@@ -119,8 +119,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--model",
         default=default.source,
         metavar="MODEL",
-        help="directory of a Hugging Face checkpoint (Llama, Qwen2, Qwen3), 'embedded' for a small one with seeded "
-        f"weights, or '{CELL_MODEL}' for the numpy instrument without tensors (default: %(default)s)",
+        help="directory of a Hugging Face checkpoint (Llama, Mistral, Qwen2, Qwen3), 'embedded' for a small one with "
+        "seeded weights, 'embedded-windows' for one whose layers see a window in turn, "
+        f"or '{CELL_MODEL}' for the numpy instrument without tensors (default: %(default)s)",
     )
     parser.add_argument(
         "--served-model-name", metavar="NAME", help="name the model is served under (default: that of --model)"
@@ -129,13 +130,20 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=DTYPES,
         default=default.dtype,
-        help="of weights and cache; auto = the checkpoint's on an accelerator, float32 on a CPU (default: %(default)s)",
+        help="of the weights; auto = the checkpoint's on an accelerator, float32 on a CPU (default: %(default)s)",
     )
     parser.add_argument(
         "--device",
         choices=DEVICES,
         default=default.device,
         help="auto = cuda where there is one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kv-format",
+        choices=KV_FORMATS,
+        default=default.kv_format,
+        help="of the cached keys and values; int8 and fp8 (e4m3) keep a scale beside each vector; auto = the dtype of "
+        "the weights (default: %(default)s)",
     )
 
 

@@ -69,8 +69,8 @@ class BlockPool:
             self._values[self._failures] += 1
             raise NotEnoughBlocks(needed, available)
 
-    def take(self, owners: NDArray[np.uint64], tenants: NDArray[np.int16], group: int = 0) -> I32:
-        """One block per owner (request serial), with one reference, charged to its tenant column.
+    def take(self, owners: NDArray[np.uint64], tenants: NDArray[np.int16], groups: Integers | int = 0) -> I32:
+        """One block per owner (request serial), with one reference, charged to its tenant column, for a cache group.
 
         Free blocks first, then cached ones in their eviction order, whose content is lost. Raises `NotEnoughBlocks`.
         """
@@ -82,7 +82,7 @@ class BlockPool:
         if self._policy is not None:
             self._policy.allocated(blocks)
         old = self._blocks.ref_count[blocks]
-        self._assign(blocks, owners, tenants, group)
+        self._assign(blocks, owners, tenants, groups)
         if old.any():
             tenants = self._reference_again(blocks, old, tenants)
         else:
@@ -104,9 +104,9 @@ class BlockPool:
         self._values[self._evictions] += count
         return blocks
 
-    def _assign(self, ids: Ids, owners: NDArray[np.uint64], tenants: NDArray[np.int16], group: int) -> None:
+    def _assign(self, ids: Ids, owners: NDArray[np.uint64], tenants: NDArray[np.int16], groups: Integers | int) -> None:
         blocks, now = self._blocks, self._ledger.now_ns
-        blocks.owner[ids], blocks.tenant[ids], blocks.group[ids] = owners, tenants, group
+        blocks.owner[ids], blocks.tenant[ids], blocks.group[ids] = owners, tenants, groups
         blocks.filled_tokens[ids], blocks.allocated_ns[ids] = 0, now
         self.clocks.start(ids)
         blocks.state[ids] = BlockState.ACTIVE

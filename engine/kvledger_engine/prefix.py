@@ -92,9 +92,9 @@ class PrefixIndex:
             equal &= self._parent[blocks] == parents[rows]
         return equal
 
-    def content_of(self, block: int) -> int:
-        """Content id of an indexed block."""
-        return int(self._content[block])
+    def contents_of(self, blocks: Ids) -> I64:
+        """Content ids of indexed blocks."""
+        return self._content[blocks]
 
     # -- change ---------------------------------------------------------------------------------------------------
 
@@ -142,6 +142,17 @@ class PrefixIndex:
             inside = rows < ends
             rows, ends, parents = rows[inside], ends[inside], parents[inside]
         return contents
+
+    def attach(self, keys: U64, tokens: Integers, salts: U64, blocks: Ids, parents: I64) -> Ids:
+        """Index full, stamped blocks of other groups beside the contents `parents` that they hold too, no two alike.
+
+        Returns the rows that are indexed now; where a group has a block for that content already, it stays.
+        """
+        fresh: Ids = (self.find(keys, tokens, salts, parents) < 0).nonzero()[0]
+        contents = np.arange(self._next_content, self._next_content + len(fresh))
+        self._next_content += len(fresh)
+        self._insert(keys[fresh], tokens[fresh], salts[fresh], blocks[fresh], parents[fresh], contents)
+        return fresh
 
     def _insert(self, keys: U64, tokens: Integers, salts: U64, blocks: Ids, parents: I64, contents: I64) -> None:
         self._tokens[blocks], self._salt[blocks] = tokens, salts

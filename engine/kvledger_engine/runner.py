@@ -9,16 +9,24 @@ import torch
 from torch import Tensor
 
 from kvledger.views import I32, I64
-from kvledger_engine.attention.plan import HeadLayout, plan_attention
-from kvledger_engine.batch import Batch, Scoring, ragged_positions
+from kvledger_engine.batch import Batch, GroupTables, Scoring, ragged_positions
 from kvledger_engine.errors import NonFiniteLogits, NotEnoughMemory
 from kvledger_engine.kvstore import KvStore
 from kvledger_engine.model.checkpoint import load_weights
 from kvledger_engine.model.config import DTYPE_BYTES, ModelConfig
-from kvledger_engine.model.device import AUTO, device_failures, resolve_device, resolve_dtype, torch_dtype
-from kvledger_engine.model.embedded import EMBEDDED_NAME
+from kvledger_engine.model.device import (
+    AUTO,
+    device_failures,
+    format_of,
+    resolve_device,
+    resolve_dtype,
+    resolve_kv_format,
+    stored_dtype,
+    torch_dtype,
+)
+from kvledger_engine.model.embedded import EMBEDDED_MODELS
 from kvledger_engine.model.huggingface import model_config
-from kvledger_engine.model.llama import Llama
+from kvledger_engine.model.llama import GroupStep, Llama
 from kvledger_engine.model.weights import Weights, seeded_weights, weight_shapes
 from kvledger_engine.sampling import draw, score
 
@@ -26,7 +34,7 @@ from kvledger_engine.sampling import draw, score
 class ModelRunner:
     """A model with its weights and its cache: the engine's `Compute`. dtype and device are those of the weights.
 
-    Raises `NotEnoughMemory` if the cache does not fit.
+    `kv_dtype` is that of the cache's cells; None = the weights'. Raises `NotEnoughMemory` if the cache does not fit.
     """
 
     def __init__(
@@ -36,6 +44,7 @@ class ModelRunner:
         *,
         capacity_blocks: int,
         block_size_tokens: int,
+        kv_dtype: torch.dtype | None = None,
         fill: float = 0.0,
     ) -> None:
         self.config, self.weights = config, weights
@@ -44,13 +53,14 @@ class ModelRunner:
             config,
             capacity_blocks=capacity_blocks,
             block_size_tokens=block_size_tokens,
-            dtype=weights.norm.dtype,
+            dtype=kv_dtype or weights.norm.dtype,
             device=self.device,
             fill=fill,
         )
+        self.kv_format = format_of(self.store.keys.dtype)
+        """What the cache is kept in, one of `kvledger.geometry.KV_FORMATS`."""
         self._block_size = block_size_tokens
         self._llama = Llama(config, weights, self.store)
-        self._layout = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
 
     def execute(self, batch: Batch) -> I32:
         """See `Compute.execute`: copies, then writes, then reads.
@@ -73,19 +83,20 @@ class ModelRunner:
         hidden = self._llama.forward(
             self._int64(batch.tokens),
             self._int64(positions),
-            self._int64(self._slots(batch, positions)),
-            plan_attention(batch, self._layout, self.device),
+            [
+                GroupStep(self._int64(self._slots(batch, tables, positions)), self.store.backend.plan(batch, group))
+                for group, tables in enumerate(batch.tables)
+            ],
         )
         last = (np.cumsum(batch.counts) - 1)[batch.sample_entry]
         return self._llama.logits(hidden.index_select(0, self._int64(last)))
 
-    def _slots(self, batch: Batch, positions: I64) -> I64:
-        """The slot of each token, through its row's block table."""
+    def _slots(self, batch: Batch, tables: GroupTables, positions: I64) -> I64:
+        """The slot of each token, through its row's block table in one group."""
         rows = np.repeat(np.arange(len(batch.slots)), batch.counts)
         blocks, offsets = np.divmod(positions, self._block_size)
-        slots: I64 = (
-            batch.table_blocks[batch.table_offsets[rows] + blocks].astype(np.int64) * self._block_size + offsets
-        )
+        bases = tables.offsets[:-1] - tables.skipped
+        slots: I64 = tables.blocks[bases[rows] + blocks].astype(np.int64) * self._block_size + offsets
         return slots
 
     def _draw(self, batch: Batch, logits: Tensor) -> I32:
@@ -126,19 +137,20 @@ def build_runner(
     block_size_tokens: int,
     dtype: str = AUTO,
     device: str = AUTO,
+    kv_format: str = AUTO,
     seed: int = 0,
 ) -> ModelRunner:
-    """A runner for `source`: "embedded", whose weights come from `seed`, or the directory of a checkpoint.
+    """A runner for `source`: an embedded model, whose weights come from `seed`, or the directory of a checkpoint.
 
-    `dtype` is one of `device.DTYPES`, `device` one of `device.DEVICES`. Raises `BadCheckpoint`, `BadConfig`, or
-    `NotEnoughMemory` for weights or a cache that the device has no room for.
+    `dtype` is one of `device.DTYPES`, `device` one of `device.DEVICES`, `kv_format` one of `device.KV_FORMATS`. Raises
+    `BadCheckpoint`, `BadConfig`, or `NotEnoughMemory` for weights or a cache that the device has no room for.
     """
     config, where = model_config(source), resolve_device(device)
     name = resolve_dtype(dtype, config, where)
-    kind = torch_dtype(name)
+    kind, kept = torch_dtype(name), stored_dtype(resolve_kv_format(kv_format, name))
     try:
         with device_failures():
-            if source == EMBEDDED_NAME:
+            if source in EMBEDDED_MODELS:
                 # Its tensors are too small to share: threads that wait for each other lose a busy machine's cores.
                 torch.set_num_threads(1)
                 weights = seeded_weights(config, seed=seed, dtype=kind, device=where)
@@ -148,4 +160,6 @@ def build_runner(
         elements = sum(torch.Size(shape).numel() for shape in weight_shapes(config).values())
         remedy = "use a smaller dtype, or a larger device"
         raise NotEnoughMemory("the weights", elements * DTYPE_BYTES[name], remedy) from error
-    return ModelRunner(config, weights, capacity_blocks=capacity_blocks, block_size_tokens=block_size_tokens)
+    return ModelRunner(
+        config, weights, capacity_blocks=capacity_blocks, block_size_tokens=block_size_tokens, kv_dtype=kept
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,6 +54,15 @@ def small_limits(
         peak_records=4,
         prefix_caching=caching,
     )
+
+
+def windowed_limits(windows: tuple[int, ...], **options: Any) -> Limits:
+    """As `small_limits`, with a cache group for each window in tokens; 0 = full attention."""
+    plain = small_limits(**options)
+    groups = tuple(
+        replace(plain.groups[0], name=f"group_{index}", window_tokens=window) for index, window in enumerate(windows)
+    )
+    return replace(plain, groups=groups, max_logical_blocks=400)
 
 
 _layout = cache(plan_layout)

@@ -85,7 +85,9 @@ class Checked:
         assert len(batch.tokens) == int(batch.counts.sum()) <= config.max_num_batched_tokens
         assert len(set(batch.slots.tolist())) == len(batch.slots)
         assert len(set(batch.sample_slots.tolist())) == len(batch.sample_slots)
-        assert (np.diff(batch.table_offsets) == -(-(batch.starts + batch.counts) // size)).all()
+        whole = -(-(batch.starts + batch.counts) // size)
+        for tables in batch.tables:
+            assert (np.diff(tables.offsets) + tables.skipped == whole).all()
         return self._inner.execute(batch)
 
 

@@ -112,9 +112,10 @@ def test_without_prefix_caching_nothing_is_indexed_and_all_blocks_become_free() 
     assert not kit.blocks.prefix_hash.any()
 
 
-def test_more_than_one_group_is_refused_with_the_number() -> None:
-    limits = Limits(engine="e", capacity_blocks=4, max_requests=2, groups=(Group(), Group(name="window")))
-    with pytest.raises(BadConfig, match="groups=2"):
+def test_groups_with_blocks_of_several_sizes_are_refused_with_the_sizes() -> None:
+    groups = (Group(), Group(name="window", block_size_tokens=32))
+    limits = Limits(engine="e", capacity_blocks=4, max_requests=2, groups=groups)
+    with pytest.raises(BadConfig, match="16 tokens in 0 bytes, 32 tokens in 0 bytes"):
         KvCache(Ledger.in_memory(limits))
 
 

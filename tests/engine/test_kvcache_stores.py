@@ -8,7 +8,7 @@ import pytest
 
 from kvledger import invariants
 from kvledger.reader import Reader
-from tests.engine.cachekit import MAX_TOKENS, Kit, small_limits
+from tests.engine.cachekit import MAX_TOKENS, Kit, small_limits, windowed_limits
 
 
 class Looks:
@@ -44,13 +44,25 @@ def storm(kit: Kit, rng: random.Random, capacity: int, *, operations: int) -> No
             live[vacant] = live[source]
         elif draw < 0.75 and live:
             after = {slot: length + 1 for slot, length in live.items() if length < MAX_TOKENS}
-            if sum(-(-length // 4) for length in after.values()) < capacity - 4:
+            if sum(-(-length // 4) for length in after.values()) * kit.kv.windows.count < capacity - 4:
                 kit.step(after)
                 live |= after
         elif live:
             slot = rng.choice(sorted(live))
             kit.end(slot)
             del live[slot]
+
+
+@pytest.mark.parametrize(("windows", "seed"), [((0, 6), 3), ((6,), 4)], ids=["mixed", "window"])
+def test_no_single_store_shows_one_while_blocks_leave_their_windows(windows: tuple[int, ...], seed: int) -> None:
+    looks = Looks(every=2)
+    kit = Kit(windowed_limits(windows, capacity=24 * len(windows), pins=6), hook=looks)
+    looks.reader = kit.reader
+    storm(kit, random.Random(seed), 24 * len(windows), operations=110)
+    assert looks.looks > 1000
+    assert kit.counter("evictions_total") > 0
+    assert kit.counter("cow_copies_total") > 0
+    assert kit.histogram("block_reference_lifetime", shared="false")[0] > 50
 
 
 @pytest.mark.parametrize(("capacity", "pins", "seed"), [(24, 3, 1), (10, 1, 2)], ids=["roomy", "cramped"])

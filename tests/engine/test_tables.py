@@ -30,7 +30,8 @@ def new_tables(chunk_blocks: int = 2, logical_blocks: int = 20) -> tuple[Ledger,
 
 FREE_CHUNKS = CONTROL_INDEX["free_chunk_count"]
 MOVES = st.tuples(
-    st.sampled_from(("append", "replace", "clear")), st.lists(st.integers(0, 5), min_size=SLOTS, max_size=SLOTS)
+    st.sampled_from(("append", "append", "replace", "drop", "clear")),
+    st.lists(st.integers(0, 5), min_size=SLOTS, max_size=SLOTS),
 )
 
 
@@ -112,6 +113,11 @@ def test_tables_are_lists_whatever_is_done_to_them(chunk_blocks: int, moves: lis
             new = np.array([model[slot][index] for slot, index in at], np.int32)
             slots, indexes = np.array(at, np.intp).reshape(-1, 2).T
             tables.replace(slots, indexes, new)
+        elif move == "drop":
+            cut = {slot: min(counts[slot], len(model[slot]) - 1) for slot in range(SLOTS) if model[slot]}
+            tables.drop(np.array(list(cut), np.intp), np.array(list(cut.values()), np.intp))
+            for slot, count in cut.items():
+                del model[slot][:count]
         else:
             slot = counts[0] % SLOTS
             tables.clear(slot)

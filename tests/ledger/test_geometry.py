@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.geometry import (
+    KV_FORMATS,
     BadShape,
     HeadShape,
     KvFormat,
@@ -18,6 +19,7 @@ from kvledger.geometry import (
     Reserve,
     default_reserve_bytes,
     effective_concurrency,
+    page_layers,
     resolve_head_dim,
 )
 
@@ -109,6 +111,63 @@ def test_scales_are_added_to_quantised_elements() -> None:
     assert HeadShape(kv_heads=8, head_dim=128, format=per_head).layer_bytes() == 2 * 8 * (128 + 4)
     grouped = KvFormat(element_bits=4, scale_bytes=2, scale_group_elements=32)
     assert HeadShape(kv_heads=8, head_dim=128, format=grouped).layer_bytes() == 2 * 8 * (64 + 4 * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_token"),
+    [("fp32", 262_144), ("bf16", 131_072), ("fp16", 131_072), ("int8", 67_584), ("fp8", 67_584), ("fp64", 524_288)],
+)
+def test_llama_8b_takes_its_bytes_in_every_format_of_the_engine(name: str, bytes_per_token: int) -> None:
+    heads = HeadShape(kv_heads=8, head_dim=128, format=KV_FORMATS[name])
+    assert LayerGroup(layers=32, shape=heads).bytes_per_token() == bytes_per_token
+
+
+def test_a_scale_of_every_vector_costs_a_thirty_second_of_128_quantised_elements() -> None:
+    bare = HeadShape(kv_heads=8, head_dim=128, format=FP8).layer_bytes()
+    assert HeadShape(kv_heads=8, head_dim=128, format=KV_FORMATS["fp8"]).layer_bytes() == bare * (1 + 1 / 32)
+
+
+WINDOWS = st.lists(st.sampled_from([None, 64, 4096]), min_size=1, max_size=90)
+
+
+@given(windows=WINDOWS, most=st.integers(3, 16))
+def test_layers_are_cut_into_groups_of_one_kind_and_one_size_full_attention_first(
+    windows: list[int | None], most: int
+) -> None:
+    groups = page_layers(windows, most)
+    assert sorted(layer for group in groups for layer in group) == list(range(len(windows)))
+    assert len(groups) <= most
+    kinds = [{windows[layer] for layer in group} for group in groups]
+    assert all(len(kind) == 1 for kind in kinds)
+    assert kinds == sorted(kinds, key=lambda kind: (None not in kind, *(window or 0 for window in kind)))
+    size = max(map(len, groups))
+    room = len(groups) * size - len(windows)
+    counts = [windows.count(kind) for kind in set(windows)]
+    fewest = min(
+        sum(-(-count // other) * other for count in counts)
+        for other in range(1, max(counts) + 1)
+        if sum(-(-count // other) for count in counts) <= most
+    )
+    assert room == fewest - len(windows)
+
+
+@pytest.mark.parametrize(
+    ("windows", "sizes"),
+    [
+        pytest.param([None] * 32, [32], id="Llama-3.1-8B"),
+        pytest.param([4096] * 32, [32], id="Mistral-7B-v0.1"),
+        pytest.param([4096, None] * 21, [21, 21], id="Gemma-2-9B"),
+        pytest.param(([512] * 5 + [None]) * 4 + [512] * 2, [2] * 13, id="Gemma-3-1B"),
+        pytest.param([64] * 27 + [None], [1] + [3] * 9, id="a layer that is alone"),
+    ],
+)
+def test_known_models_have_their_groups(windows: list[int | None], sizes: list[int]) -> None:
+    assert [len(group) for group in page_layers(windows, 16)] == sizes
+
+
+def test_more_kinds_of_layer_than_groups_are_refused() -> None:
+    with pytest.raises(BadShape, match="use 1 to 2 kinds of layer"):
+        page_layers([None, 1, 2], 2)
 
 
 def test_a_latent_vector_may_be_quantised_without_its_rotary_part() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvledger.views import I64
-from kvledger_engine.batch import Batch, ragged_positions
+from kvledger_engine.batch import Batch, GroupTables, ragged_positions
 
 MAX_QUERIES = 256
 MAX_ELEMENTS = 1 << 24
@@ -58,57 +58,81 @@ class AttentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """Runs of queries of one row each. `first` is a token of the batch, `start` its position; all I64[s]."""
+    """Runs of queries of one row each. `first` is a token of the batch, `start` its position; all I64[s].
+
+    The first query sees nothing before position `seen_from`.
+    """
 
     row: I64
     first: I64
     start: I64
     count: I64
+    seen_from: I64
 
     @property
     def ends(self) -> I64:
         return self.start + self.count
 
+    @property
+    def contexts(self) -> I64:
+        """Positions that any of a segment's queries sees."""
+        return self.start + self.count - self.seen_from
+
     def where(self, chosen: I64) -> _Segments:
-        return _Segments(self.row[chosen], self.first[chosen], self.start[chosen], self.count[chosen])
+        columns = (self.row, self.first, self.start, self.count, self.seen_from)
+        return _Segments(*(column[chosen] for column in columns))
 
 
 def plan_attention(
-    batch: Batch, layout: HeadLayout, device: torch.device, *, max_elements: int = MAX_ELEMENTS
+    batch: Batch,
+    layout: HeadLayout,
+    device: torch.device,
+    *,
+    group: int = 0,
+    rows: I64 | None = None,
+    max_elements: int = MAX_ELEMENTS,
 ) -> AttentionPlan:
-    """The plan of a batch, on `device`.
+    """The plan of a batch in one cache group, on `device`. `rows` I64[n] are those it is for; None = all.
 
-    A tile has at most `max_elements` scores (heads × queries × context) and gathers at most so many elements of keys
-    and as many of values, unless a single segment needs more: then it is one segment, with one query if its scores
-    are too many.
+    Tokens are numbered as they stand in the batch; `order` is that of the rows' tokens. A tile has at most
+    `max_elements` scores (heads × queries × context) and gathers at most so many elements of keys and as many of
+    values, unless a single segment needs more: then it is one segment, with one query if its scores are too many.
     """
+    tables = batch.tables[group]
     tiles, order, base = [], np.zeros(len(batch.tokens), np.int64), 0
-    for part in _alike(_segments(batch, layout, max_elements), layout, max_elements):
-        tile = _tile(batch, part, layout.heads // layout.kv_heads, device)
+    segments = _segments(batch, tables.window_tokens, layout, max_elements)
+    if rows is not None:
+        segments = segments.where(np.flatnonzero(np.isin(segments.row, rows)))
+    for part in _alike(segments, layout, max_elements):
+        tile = _tile(tables, part, layout.heads // layout.kv_heads, batch.block_size_tokens, device)
         tiles.append(tile)
         padded = base + np.arange(tile.segments) * (len(tile.queries) // tile.segments)
         order[ragged_positions(part.first, part.count)] = ragged_positions(padded, part.count)
         base += len(tile.queries)
+    if rows is not None:
+        order = order[np.isin(np.repeat(np.arange(len(batch.counts)), batch.counts), rows)]
     return AttentionPlan(tuple(tiles), torch.from_numpy(order).to(device))
 
 
-def _segments(batch: Batch, layout: HeadLayout, max_elements: int) -> _Segments:
+def _segments(batch: Batch, window_tokens: int, layout: HeadLayout, max_elements: int) -> _Segments:
     """Every row cut into segments short enough for the bound; a long prompt's early ones see a short context."""
     starts, counts = batch.starts.astype(np.int64), batch.counts.astype(np.int64)
-    longest = np.clip(max_elements // (layout.heads * (starts + counts)), 1, MAX_QUERIES)
+    widest = starts + counts if not window_tokens else np.minimum(starts + counts, window_tokens + MAX_QUERIES)
+    longest = np.clip(max_elements // (layout.heads * widest), 1, MAX_QUERIES)
     pieces = -(-counts // longest)
     row = np.repeat(np.arange(len(counts)), pieces)
     skipped = ragged_positions(np.zeros_like(pieces), pieces) * longest[row]
-    first = (np.cumsum(counts) - counts)[row] + skipped
-    return _Segments(row, first, starts[row] + skipped, np.minimum(longest[row], counts[row] - skipped))
+    first, start = (np.cumsum(counts) - counts)[row] + skipped, starts[row] + skipped
+    seen_from = np.maximum(start + 1 - window_tokens, 0) if window_tokens else np.zeros_like(start)
+    return _Segments(row, first, start, np.minimum(longest[row], counts[row] - skipped), seen_from)
 
 
 def _alike(segments: _Segments, layout: HeadLayout, max_elements: int) -> Iterator[_Segments]:
     """Segments by size class, powers of two of both sides, and as many at a time as the bound allows."""
-    sizes = _bits(segments.count) * 64 + np.maximum(_bits(segments.ends), _SHORT_CONTEXT_BITS)
+    sizes = _bits(segments.count) * 64 + np.maximum(_bits(segments.contexts), _SHORT_CONTEXT_BITS)
     order = np.argsort(sizes, kind="stable")
     for chosen in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
-        queries, context = int(segments.count[chosen].max()), int(segments.ends[chosen].max())
+        queries, context = int(segments.count[chosen].max()), int(segments.contexts[chosen].max())
         elements = context * max(layout.heads * queries, layout.kv_heads * layout.head_dim)
         at_once = max(1, max_elements // elements)
         for begin in range(0, len(chosen), at_once):
@@ -121,14 +145,17 @@ def _bits(sizes: I64) -> I64:
     return bits
 
 
-def _tile(batch: Batch, part: _Segments, group: int, device: torch.device) -> Tile:
+def _tile(tables: GroupTables, part: _Segments, group: int, size: int, device: torch.device) -> Tile:
     """The tile of some segments; whatever is padded repeats the last of its segment."""
-    size = batch.block_size_tokens
     queries = np.minimum(np.arange(part.count.max()), part.count[:, None] - 1)
-    context = np.arange(part.ends.max())
+    context = part.seen_from[:, None] + np.arange(part.contexts.max())
     seen = np.minimum(context, part.ends[:, None] - 1)
-    blocks = batch.table_blocks[batch.table_offsets[part.row][:, None] + seen // size].astype(np.int64)
-    mask = context <= (part.start[:, None] + queries)[:, :, None]
+    bases = tables.offsets[part.row] - tables.skipped[part.row]
+    blocks = tables.blocks[bases[:, None] + seen // size].astype(np.int64)
+    asking = (part.start[:, None] + queries)[:, :, None]
+    mask = context[:, None, :] <= asking
+    if tables.window_tokens:
+        mask &= context[:, None, :] > asking - tables.window_tokens
     return Tile(
         segments=len(part.row),
         queries=_tensor((part.first[:, None] + queries).reshape(-1), device),

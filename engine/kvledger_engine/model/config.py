@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvledger.geometry import HeadShape, KvFormat, KvShape, LayerGroup
+from kvledger.geometry import KV_FORMATS, BadShape, HeadShape, KvShape, LayerGroup, page_layers
+from kvledger.limits import Group
 from kvledger_engine.model.errors import BadCheckpoint
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+FORMAT_OF_DTYPE = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""What a cache of the weights' dtype is called among `kvledger.geometry.KV_FORMATS`."""
+MOST_GROUPS = 16
+"""Cache groups that a ledger has room for."""
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 _SIZES = (
     "vocab_size",
@@ -60,7 +65,8 @@ class ModelConfig:
 
     `qkv_bias`, `output_bias` and `mlp_bias` say which projections add a bias; `qk_norm` normalises every query and key
     head. `eos_token_ids` may be empty: then only a request ends a sequence. `dtype` is what the checkpoint was saved
-    in; None = it does not say. Raises `BadCheckpoint` for sizes that contradict each other.
+    in; None = it does not say. `layer_windows` is what each layer sees: the last so many positions, None = all of them;
+    () = all layers see all. Raises `BadCheckpoint` for sizes that contradict each other.
     """
 
     vocab_size: int
@@ -80,6 +86,7 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = None
+    layer_windows: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -99,19 +106,63 @@ class ModelConfig:
         outside = [token for token in self.eos_token_ids if not 0 <= token < self.vocab_size]
         if outside:
             raise BadCheckpoint(f"eos_token_id={outside[0]}: it lies outside the vocabulary of {self.vocab_size}")
+        self._check_windows()
 
-    def kv_shape(self, dtype: str) -> KvShape:
-        """The cache of this model with elements of `dtype`, one of `DTYPE_BYTES`."""
+    def _check_windows(self) -> None:
+        if self.layer_windows and len(self.layer_windows) != self.num_hidden_layers:
+            raise BadCheckpoint(
+                f"{len(self.layer_windows)} layer_types for num_hidden_layers={self.num_hidden_layers}: give each one"
+            )
+        for window in self.layer_windows:
+            if window is not None and window < 1:
+                raise BadCheckpoint(f"sliding_window={window}: it must be 1 or more")
+        try:
+            self.cache_groups()
+        except BadShape as error:
+            raise BadCheckpoint(str(error)) from error
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of every layer in tokens, None = it sees all."""
+        return self.layer_windows or (None,) * self.num_hidden_layers
+
+    def cache_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The layers of each cache group; those that see everything come first."""
+        return page_layers(self.windows, MOST_GROUPS)
+
+    def kv_shape(self, kv_format: str) -> KvShape:
+        """The cache of this model in a format of `kvledger.geometry.KV_FORMATS`, or of a dtype of `DTYPE_BYTES`."""
         shape = HeadShape(
             kv_heads=self.num_key_value_heads,
             head_dim=self.head_dim,
-            format=KvFormat(element_bits=8 * DTYPE_BYTES[dtype]),
+            format=KV_FORMATS[FORMAT_OF_DTYPE.get(kv_format, kv_format)],
         )
-        return KvShape(groups=(LayerGroup(layers=self.num_hidden_layers, shape=shape),))
+        return KvShape(
+            groups=tuple(
+                LayerGroup(layers=len(layers), shape=shape, window_tokens=self.windows[layers[0]])
+                for layers in self.cache_groups()
+            )
+        )
 
-    def bytes_per_token(self, dtype: str) -> int:
-        """Cache bytes of one token over all layers with elements of `dtype`."""
-        return self.kv_shape(dtype).bytes_per_token()
+    def ledger_groups(self, kv_format: str, block_size_tokens: int) -> tuple[Group, ...]:
+        """The cache groups as a ledger knows them. A block is as large in each, whether its layers fill it or not."""
+        shape = self.kv_shape(kv_format)
+        block_bytes = max(group.block_bytes(block_size_tokens) for group in shape.groups)
+        names = [f"window_{group.window_tokens}" if group.window_tokens else "full" for group in shape.groups]
+        return tuple(
+            Group(
+                name=name if names.count(name) == 1 else f"{name}_{names[:index].count(name)}",
+                block_size_tokens=block_size_tokens,
+                block_bytes=block_bytes,
+                bytes_per_token=group.bytes_per_token(),
+                window_tokens=group.window_tokens or 0,
+            )
+            for index, (name, group) in enumerate(zip(names, shape.groups, strict=True))
+        )
+
+    def bytes_per_token(self, kv_format: str) -> int:
+        """Cache bytes of one token over all layers, while no window is full."""
+        return self.kv_shape(kv_format).bytes_per_token()
 
     def dtype_on(self, *, accelerator: bool) -> str:
         """The dtype that "auto" means: the checkpoint's on an accelerator; float32 on a CPU, where halves are slow."""

@@ -8,11 +8,21 @@ from contextlib import contextmanager
 import torch
 
 from kvledger_engine.errors import BadConfig, ComputeLost
-from kvledger_engine.model.config import DTYPE_BYTES, ModelConfig
+from kvledger_engine.model.config import DTYPE_BYTES, FORMAT_OF_DTYPE, ModelConfig
 
 AUTO = "auto"
 DEVICES = (AUTO, "cpu", "cuda")
 DTYPES = (AUTO, *DTYPE_BYTES)
+KV_FORMATS = (AUTO, "fp32", "bf16", "int8", "fp8")
+"""What a cache can be asked to be in; "auto" is the dtype of the weights, whichever that is."""
+_STORED = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 
@@ -39,6 +49,23 @@ def torch_dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def resolve_kv_format(name: str, dtype: str) -> str:
+    """The format a name means for weights of `dtype`, one of `kvledger.geometry.KV_FORMATS`. Raises `BadConfig`."""
+    if name not in KV_FORMATS:
+        raise BadConfig(f"kv_format={name!r}: use one of {', '.join(KV_FORMATS)}")
+    return FORMAT_OF_DTYPE[dtype] if name == AUTO else name
+
+
+def format_of(stored: torch.dtype) -> str:
+    """The format whose cells are of this dtype."""
+    return next(name for name, dtype in _STORED.items() if dtype == stored)
+
+
+def stored_dtype(kv_format: str) -> torch.dtype:
+    """torch's dtype of the cells of a format."""
+    return _STORED[kv_format]
 
 
 @contextmanager

@@ -1,9 +1,11 @@
-"""The embedded model: the shape of a small Llama that needs no file. Its weights are drawn from a seed, see `weights`.
+"""The embedded models: shapes of small Llamas that need no file. Their weights are drawn from a seed, see `weights`.
 
 Token ids 0 to 255 are bytes; those above are special and none of them ends a sequence. Imports no torch.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from kvledger_engine.model.config import ModelConfig
 
@@ -21,3 +23,7 @@ EMBEDDED = ModelConfig(
     rms_norm_eps=1e-6,
     qk_norm=True,
 )
+# Two cache groups, and a window that a prompt of a few lines fills.
+EMBEDDED_WINDOWS = replace(EMBEDDED, num_hidden_layers=4, layer_windows=(None, 64, None, 64))
+EMBEDDED_MODELS = {EMBEDDED_NAME: EMBEDDED, "embedded-windows": EMBEDDED_WINDOWS}
+"""The embedded models by name."""

@@ -10,17 +10,20 @@ from typing import Any
 
 from kvledger.geometry import BadShape, resolve_head_dim
 from kvledger_engine.model.config import ROPE_TYPES, ModelConfig, Rope
-from kvledger_engine.model.embedded import EMBEDDED, EMBEDDED_NAME
+from kvledger_engine.model.embedded import EMBEDDED_MODELS
 from kvledger_engine.model.errors import BadCheckpoint
 
-MODEL_TYPES = ("llama", "qwen2", "qwen3")
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+_MISTRAL_WINDOW = 4096
 _BY_LENGTH = ("dynamic", "longrope", "su")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_LAYER_KINDS = (_FULL, _SLIDING)
 _MISSING: Any = object()
 
 
 def model_config(source: str) -> ModelConfig:
-    """The configuration of `source`: "embedded", or a checkpoint's directory. Raises `BadCheckpoint`."""
-    return EMBEDDED if source == EMBEDDED_NAME else read_config(Path(source))
+    """The configuration of `source`: an embedded model, or a checkpoint's directory. Raises `BadCheckpoint`."""
+    return EMBEDDED_MODELS.get(source) or read_config(Path(source))
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -73,6 +76,7 @@ def parse_config(values: Mapping[str, Any]) -> ModelConfig:
         tie_word_embeddings=_get(values, "tie_word_embeddings", bool, False),
         eos_token_ids=_ends(values),
         dtype=_get(values, "dtype", str, None) or _get(values, "torch_dtype", str, None),
+        layer_windows=_layer_windows(values, model_type),
     )
 
 
@@ -97,21 +101,35 @@ def _refuse_unsupported(values: Mapping[str, Any]) -> None:
     activation = _get(values, "hidden_act", str, "silu")
     if activation != "silu":
         raise BadCheckpoint(f"hidden_act={activation!r}: this engine computes silu")
-    if _has_windows(values):
+
+
+def _layer_windows(values: Mapping[str, Any], model_type: str) -> tuple[int | None, ...]:
+    """The window of each layer, () = none has one. As `transformers` rules: `layer_types` decides where it is given."""
+    layers, kinds = _get(values, "num_hidden_layers", int), values.get("layer_types")
+    if kinds is None:
+        kinds = _default_kinds(values, model_type, layers)
+    if not isinstance(kinds, list) or (unknown := set(map(str, kinds)) - set(_LAYER_KINDS)):
+        named = kinds if not isinstance(kinds, list) else sorted(unknown)[0]
+        raise BadCheckpoint(f"layer_types={named!r}: this engine computes lists of {' and '.join(_LAYER_KINDS)}")
+    if _SLIDING not in kinds:
+        return ()
+    if model_type == "llama":
         raise BadCheckpoint(
-            f"sliding_window={values.get('sliding_window')!r} is in use: this engine computes full attention only; "
-            "use a checkpoint without sliding windows"
+            f"layer_types has {_SLIDING!r}: a Llama has no windows; name the model_type it was made for"
         )
+    window = _get(values, "sliding_window", int, _MISTRAL_WINDOW if model_type == "mistral" else _MISSING)
+    return tuple(window if kind == _SLIDING else None for kind in kinds)
 
 
-def _has_windows(values: Mapping[str, Any]) -> bool:
-    """Whether any layer attends to a window, as `transformers` rules: `layer_types` decides where it is given."""
-    layer_types = values.get("layer_types")
-    if layer_types is not None:
-        return any(kind != "full_attention" for kind in layer_types)
-    if not _get(values, "use_sliding_window", bool, False) or values.get("sliding_window") is None:
-        return False
-    return bool(_get(values, "max_window_layers", int, 0) < _get(values, "num_hidden_layers", int))
+def _default_kinds(values: Mapping[str, Any], model_type: str, layers: int) -> list[str]:
+    """What kind each layer is of where config.json has no `layer_types`."""
+    first = layers
+    if model_type == "mistral":
+        # All layers have the window, and the key's absence means its default: only null means none.
+        first = layers if values.get("sliding_window", _MISTRAL_WINDOW) is None else 0
+    elif _get(values, "use_sliding_window", bool, False) and values.get("sliding_window") is not None:
+        first = min(layers, _get(values, "max_window_layers", int, 0))
+    return [_FULL] * first + [_SLIDING] * (layers - first)
 
 
 def _head_dim(values: Mapping[str, Any], model_type: str, heads: int) -> int:

@@ -5,15 +5,25 @@ Tokens of all sequences lie flat, [tokens, hidden_size]; which of them see which
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
-from kvledger_engine.attention.plan import AttentionPlan
-from kvledger_engine.attention.reference import Gather, attend
 from kvledger_engine.kvstore import KvStore
 from kvledger_engine.model.config import ModelConfig
 from kvledger_engine.model.rope import Rotation, inverse_frequencies
 from kvledger_engine.model.weights import LayerWeights, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStep:
+    """A step in one cache group: the slots its tokens go to, int64[t], and the backend's plan of what they see."""
+
+    slots: Tensor
+    plan: Any
 
 
 class Llama:
@@ -21,17 +31,21 @@ class Llama:
 
     def __init__(self, config: ModelConfig, weights: Weights, store: KvStore) -> None:
         self._config, self._weights, self._store = config, weights, store
-        self._gather = Gather()
+        self._group_of = [0] * config.num_hidden_layers
+        for group, layers in enumerate(config.cache_groups()):
+            for layer in layers:
+                self._group_of[layer] = group
         self._frequencies = inverse_frequencies(config.rope, config.head_dim).to(weights.norm.device)
 
-    def forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, plan: AttentionPlan) -> Tensor:
-        """Compute the tokens, int64[t], and fill the cache at `slots`; returns [t, hidden_size] for `logits`."""
+    def forward(self, tokens: Tensor, positions: Tensor, groups: Sequence[GroupStep]) -> Tensor:
+        """Compute the tokens, int64[t], and fill the cache of each group; returns [t, hidden_size] for `logits`."""
         hidden = embedding(tokens, self._weights.embedding)
         rotation = Rotation(
             positions, self._frequencies, attention_factor=self._config.rope.attention_factor, dtype=hidden.dtype
         )
         for index, layer in enumerate(self._weights.layers):
-            hidden = hidden + self._attention(index, layer, self._norm(hidden, layer.input_norm), rotation, slots, plan)
+            step = groups[self._group_of[index]]
+            hidden = hidden + self._attention(index, layer, self._norm(hidden, layer.input_norm), rotation, step)
             hidden = hidden + self._mlp(layer, self._norm(hidden, layer.mlp_norm))
         return hidden
 
@@ -43,7 +57,7 @@ class Llama:
         return rms_norm(values, weight.shape, weight, self._config.rms_norm_eps)
 
     def _attention(
-        self, index: int, layer: LayerWeights, hidden: Tensor, rotation: Rotation, slots: Tensor, plan: AttentionPlan
+        self, index: int, layer: LayerWeights, hidden: Tensor, rotation: Rotation, step: GroupStep
     ) -> Tensor:
         config = self._config
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -52,9 +66,8 @@ class Llama:
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
         # Every key of the step is stored before any query looks: a prompt's tokens see each other through the cache.
-        self._store.write(index, slots, rotation.apply(key), value)
-        keys, values = self._store.keys_of(index), self._store.values_of(index)
-        attended = attend(rotation.apply(query), keys, values, plan, self._gather)
+        self._store.write(index, step.slots, rotation.apply(key), value)
+        attended = self._store.backend.attend(rotation.apply(query), self._store.cells_of(index), step.plan)
         return linear(attended.flatten(1), layer.output, layer.output_bias)
 
     def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvledger_engine.batch import Batch
+from kvledger_engine.batch import Batch, GroupTables
 
 
 def batch(rows: Sequence[tuple[int, int]], *, block_size_tokens: int = 4, **fields: Any) -> Batch:
@@ -35,3 +35,19 @@ def batch(rows: Sequence[tuple[int, int]], *, block_size_tokens: int = 4, **fiel
         "sample_temperature": np.zeros(len(rows), np.float32),
     }
     return Batch(**(given | fields))
+
+
+def windowed(rows: Sequence[tuple[int, int]], window_tokens: int, *, block_size_tokens: int = 4) -> Batch:
+    """A batch whose tables have lost what lay before the window when its rows began; 0 = full attention."""
+    whole = batch(rows, block_size_tokens=block_size_tokens)
+    if not window_tokens:
+        return whole
+    skipped = np.maximum(whole.starts - window_tokens, 0) // block_size_tokens
+    begins, ends = whole.table_offsets[:-1] + skipped, whole.table_offsets[1:]
+    group = GroupTables(
+        blocks=np.concatenate([whole.table_blocks[a:b] for a, b in zip(begins, ends, strict=True)]),
+        offsets=np.concatenate(([0], np.cumsum(ends - begins))).astype(np.int32),
+        skipped=skipped.astype(np.int32),
+        window_tokens=window_tokens,
+    )
+    return batch(rows, block_size_tokens=block_size_tokens, groups=(group,))

@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
     "bos_token_id": None,
     "dtype": "float64",
 }
-_CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+_CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
 @contextmanager

@@ -9,30 +9,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvledger_engine.attention.layercells import LayerCells
 from kvledger_engine.attention.plan import AttentionPlan, HeadLayout, plan_attention
 from kvledger_engine.attention.reference import Gather, attend
 from kvledger_engine.batch import Batch
-from tests.engine.model.batches import batch
+from tests.engine.model.batches import batch, windowed
 
 CPU = torch.device("cpu")
 HEAD_DIM = 4
 
 
 def _slots(step: Batch, row: int) -> Tensor:
-    """Every slot of a row up to its last token, in order."""
-    size, ends = step.block_size_tokens, step.starts + step.counts
-    table = step.table_blocks[step.table_offsets[row] : step.table_offsets[row + 1]].astype(np.int64)
-    return torch.from_numpy((table[:, None] * size + np.arange(size)).reshape(-1)[: ends[row]])
+    """The slot of every position of a row up to its last token; -1 where its table has no block any more."""
+    size, ends, tables = step.block_size_tokens, step.starts + step.counts, step.tables[0]
+    table = tables.blocks[tables.offsets[row] : tables.offsets[row + 1]].astype(np.int64)
+    held = (table[:, None] * size + np.arange(size)).reshape(-1)
+    gone = np.full(tables.skipped[row] * size, -1)
+    return torch.from_numpy(np.concatenate((gone, held))[: ends[row]])
 
 
 def _by_loops(step: Batch, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """One sequence, one query and one head at a time."""
     group, token, out = query.shape[1] // keys.shape[0], 0, torch.empty_like(query)
+    keys, values = keys.flatten(1, 2), values.flatten(1, 2)
+    window = step.tables[0].window_tokens
     for row in range(len(step.slots)):
         slots = _slots(step, row)
         for position in range(int(step.starts[row]), int(step.starts[row] + step.counts[row])):
+            seen = slots[max(0, position + 1 - window) if window else 0 : position + 1]
+            assert (seen >= 0).all()
             for head in range(query.shape[1]):
-                key, value = (cells[head // group, slots[: position + 1]] for cells in (keys, values))
+                key, value = (cells[head // group, seen] for cells in (keys, values))
                 weights = (key @ query[token, head] / HEAD_DIM**0.5).softmax(dim=0)
                 out[token, head] = weights @ value
             token += 1
@@ -40,13 +47,17 @@ def _by_loops(step: Batch, query: Tensor, keys: Tensor, values: Tensor) -> Tenso
 
 
 def _store(step: Batch, rows: list[int], kv_heads: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of some rows, float64; everything else, a spare block included, is NaN."""
-    slots = (len(step.table_blocks) + 1) * step.block_size_tokens
-    keys, values = (torch.full((kv_heads, slots, HEAD_DIM), torch.nan, dtype=torch.float64) for _ in range(2))
+    """Keys and values of some rows, float64; everything else, a spare block included, is NaN.
+
+    So is what no query of a row sees, though it lies in a block that the row still holds.
+    """
+    shape = (kv_heads, len(step.table_blocks) + 1, step.block_size_tokens, HEAD_DIM)
+    keys, values = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(2))
+    window = step.tables[0].window_tokens
     for row in rows:
+        at = _slots(step, row)[max(0, int(step.starts[row]) + 1 - window) if window else 0 :]
         for cells in (keys, values):
-            at = _slots(step, row)
-            cells[:, at] = torch.randn(kv_heads, len(at), HEAD_DIM, dtype=torch.float64)
+            cells.flatten(1, 2)[:, at] = torch.randn(kv_heads, len(at), HEAD_DIM, dtype=torch.float64)
     return keys, values
 
 
@@ -56,19 +67,26 @@ def _store(step: Batch, rows: list[int], kv_heads: int) -> tuple[Tensor, Tensor]
     kv_heads=st.integers(1, 3),
     group=st.integers(1, 3),
     max_elements=st.sampled_from([1, 500, 20_000, 1 << 24]),
+    window=st.one_of(st.just(0), st.integers(1, 100)),
     healthy=st.data(),
 )
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_attention_is_that_of_each_sequence_alone_and_no_nan_of_another_gets_in(
-    rows: list[tuple[int, int]], block_size: int, kv_heads: int, group: int, max_elements: int, healthy: st.DataObject
+    rows: list[tuple[int, int]],
+    block_size: int,
+    kv_heads: int,
+    group: int,
+    max_elements: int,
+    window: int,
+    healthy: st.DataObject,
 ) -> None:
     torch.manual_seed(0)
-    step = batch(rows, block_size_tokens=block_size)
+    step = windowed(rows, window, block_size_tokens=block_size)
     sound = healthy.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, unique=True))
     keys, values = _store(step, sound, kv_heads)
     query = torch.randn(len(step.tokens), kv_heads * group, HEAD_DIM, dtype=torch.float64)
     plan = plan_attention(step, HeadLayout(kv_heads * group, kv_heads, HEAD_DIM), CPU, max_elements=max_elements)
-    ours, theirs = attend(query, keys, values, plan, Gather()), _by_loops(step, query, keys, values)
+    ours, theirs = attend(query, LayerCells(keys, values), plan, Gather()), _by_loops(step, query, keys, values)
     of_sound = torch.from_numpy(np.isin(np.repeat(step.slots, step.counts), sound))
     assert theirs[of_sound].isfinite().all()
     torch.testing.assert_close(ours[of_sound], theirs[of_sound], atol=1e-12, rtol=0)
@@ -101,6 +119,23 @@ def test_no_tile_is_larger_than_the_bound_unless_it_is_a_single_segment(max_elem
         assert gathered <= max_elements or segments == 1
 
 
+@pytest.mark.parametrize("window", [0, 100])
+def test_a_plan_for_some_rows_sees_what_the_plan_for_all_of_them_does(window: int) -> None:
+    torch.manual_seed(0)
+    step = windowed([(90, 1), (0, 40), (300, 7), (5, 1)], window)
+    keys, values = _store(step, [0, 1, 2, 3], 2)
+    query, layout = torch.randn(49, 4, HEAD_DIM, dtype=torch.float64), HeadLayout(4, 2, HEAD_DIM)
+    whole = attend(query, LayerCells(keys, values), plan_attention(step, layout, CPU), Gather())
+    plan = plan_attention(step, layout, CPU, rows=np.array([1, 3]))
+    some = attend(query, LayerCells(keys, values), plan, Gather())
+    torch.testing.assert_close(some, whole[[*range(1, 41), 48]], atol=1e-12, rtol=0)
+
+
+def test_a_window_is_all_that_its_tiles_gather() -> None:
+    plan = plan_attention(windowed([(5000, 1)] * 3, 100), HeadLayout(4, 2, 32), CPU)
+    assert _sizes(plan) == [(3, 1, 100)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves_lose_nothing_but_the_rounding_of_what_they_are_given(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -110,5 +145,5 @@ def test_halves_lose_nothing_but_the_rounding_of_what_they_are_given(dtype: torc
     plan = plan_attention(step, HeadLayout(4, 2, HEAD_DIM), CPU)
     exact = _by_loops(step, query.double(), keys.double(), values.double())
     # Four roundings of a number below 4: the weights', and the output's.
-    error = (attend(query, keys, values, plan, Gather()).double() - exact).abs().max()
+    error = (attend(query, LayerCells(keys, values), plan, Gather()).double() - exact).abs().max()
     assert error <= 4 * 4 * torch.finfo(dtype).eps

@@ -58,6 +58,18 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+WINDOW = 24
+MIXED = {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": WINDOW, "head_dim": 16}
+WINDOWED: dict[str, tuple[str, dict[str, Any], int]] = {
+    "qwen3, every second layer a window": (
+        "qwen3",
+        MIXED | {"layer_types": ["full_attention", "sliding_attention"] * 2, "max_window_layers": 4},
+        100,
+    ),
+    "mistral, all layers a window": ("mistral", {"sliding_window": WINDOW}, 40),
+}
+"""(model type, options, blocks in which the workload is tight)"""
+
 Runner = TypeVar("Runner", bound=ModelRunner)
 
 
@@ -75,6 +87,7 @@ def _rig(runner: ModelRunner, capacity_blocks: int, **config: Any) -> Rig:
         block_size_tokens=BLOCK,
         max_model_len_tokens=400,
         vocab_size=VOCABULARY,
+        groups=runner.config.ledger_groups("fp64", BLOCK),
         **config,
     )
     if isinstance(runner, WatchedRunner):
@@ -133,6 +146,26 @@ def test_every_option_of_a_model_gives_the_tokens_and_logits_of_transformers(
     assert rig.count("cow_copies_total") > 0
     assert rig.count("prefix_hit_tokens_total") > 0
     assert len(set(rig.outcome.tokens["long", 0])) > 20
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_layers_with_windows_give_the_tokens_and_logits_of_transformers_while_blocks_are_recycled(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_type, options, capacity = WINDOWED[name]
+    oracle = Oracle(model_type, monkeypatch, **options)
+    runner = _runner(WatchedRunner, oracle, tmp_path, capacity)
+    assert WINDOW in runner.config.layer_windows
+    rig = _rig(runner, capacity, max_num_batched_tokens=24)
+    requests = _workload(forks=True)
+    _run(rig, requests)
+    _check(rig, runner, oracle, requests)
+    assert rig.count("preemptions_total", mode="recompute") > 0
+    assert rig.count("cow_copies_total") > 0
+    assert rig.count("prefix_hit_tokens_total") > 0
+    whole = -(-(len(PROMPT) + OUTPUT) // BLOCK) * len(rig.ledger.limits.groups)
+    peaks = rig.summaries()["peak_blocks"]
+    assert 0 < int(peaks.max()) < 0.8 * whole
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,22 @@ def test_windows_that_no_layer_uses_are_no_windows() -> None:
     assert parse_config(QWEN3 | {"layer_types": ["full_attention"] * 32}) == parse_config(QWEN3)
 
 
+def test_windows_are_of_the_layers_that_transformers_gives_them_to() -> None:
+    some = {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 30}
+    assert parse_config(QWEN3 | some).layer_windows == (None,) * 30 + (4096,) * 2
+    types = ["sliding_attention", "full_attention"] * 16
+    assert parse_config(QWEN3 | some | {"layer_types": types}).layer_windows == (4096, None) * 16
+    mistral = LLAMA | {"model_type": "mistral", "sliding_window": 512}
+    assert parse_config(mistral).layer_windows == (512,) * 32
+    assert parse_config(mistral | {"sliding_window": None}).layer_windows == ()
+    del mistral["sliding_window"]
+    assert parse_config(mistral).layer_windows == (4096,) * 32
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mixtral"}, "model_type='mixtral': this engine computes llama, qwen2, qwen3"),
+        ({"model_type": "mixtral"}, "model_type='mixtral': this engine computes llama, mistral, qwen2, qwen3"),
         ({"model_type": None}, "model_type is missing"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
@@ -140,11 +152,19 @@ def test_windows_that_no_layer_uses_are_no_windows() -> None:
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "one mapping for all layers"),
         ({"model_type": "qwen3"}, "head_dim is missing"),
         ({"model_type": "qwen2", "num_key_value_heads": None}, "num_key_value_heads is missing"),
+        ({"layer_types": ["sliding_attention"] * 32}, "a Llama has no windows"),
+        ({"use_sliding_window": True, "sliding_window": 4096}, "a Llama has no windows"),
+        ({"layer_types": ["chunked_attention"] * 32}, "layer_types='chunked_attention': this engine computes"),
+        ({"layer_types": "sliding_attention"}, "layer_types='sliding_attention': this engine computes lists of"),
+        ({"model_type": "qwen2", "layer_types": ["sliding_attention"] * 32}, "sliding_window is missing"),
         (
-            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 28},
-            "sliding_window=4096 is in use",
+            {"model_type": "qwen2", "layer_types": ["sliding_attention"] * 31, "sliding_window": 64},
+            "31 layer_types for num_hidden_layers=32",
         ),
-        ({"layer_types": ["sliding_attention"] * 32}, "is in use"),
+        (
+            {"model_type": "qwen2", "layer_types": ["sliding_attention"] * 32, "sliding_window": 0},
+            "sliding_window=0: it must be 1 or more",
+        ),
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused(changes: dict[str, Any], message: str) -> None:

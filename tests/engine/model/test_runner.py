@@ -200,7 +200,11 @@ def test_a_cache_that_does_not_fit_stops_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"dtype": "int8"}, "dtype='int8': use one of auto, float64"), ({"device": "tpu"}, "device='tpu': use one of")],
+    [
+        ({"dtype": "int8"}, "dtype='int8': use one of auto, float64"),
+        ({"device": "tpu"}, "device='tpu': use one of"),
+        ({"kv_format": "int4"}, "kv_format='int4': use one of auto, fp32, bf16, int8, fp8"),
+    ],
 )
 def test_a_name_that_means_nothing_is_refused_with_those_that_do(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfig, match=message):

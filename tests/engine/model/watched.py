@@ -34,8 +34,8 @@ class WatchedRunner(ModelRunner):
         self._poison(batch.copy_target)
         hidden = self._hide(batch)
         logits = super().logits(batch)
-        for cells, blocks, content in hidden:
-            cells[:, :, blocks] = content
+        for plane, blocks, content in hidden:
+            plane[:, :, blocks] = content
         self._keep(batch, logits)
         return logits
 
@@ -52,7 +52,8 @@ class WatchedRunner(ModelRunner):
     def _hide(self, batch: Batch) -> list[tuple[Tensor, Tensor, Tensor]]:
         assert self._ledger is not None
         holding = np.flatnonzero(self._ledger.blocks.state != BlockState.FREE)
-        blocks = torch.from_numpy(np.setdiff1d(holding, np.append(batch.table_blocks, batch.copy_source)))
+        named = np.concatenate([tables.blocks for tables in batch.tables] + [batch.copy_source])
+        blocks = torch.from_numpy(np.setdiff1d(holding, named))
         hidden = [(cells, blocks, cells[:, :, blocks].clone()) for cells in (self.store.keys, self.store.values)]
         for cells, _, _ in hidden:
             cells[:, :, blocks] = torch.nan

@@ -1,0 +1,92 @@
+"""What moves and reads the paged cache: plain torch on a CPU, Triton's kernels on CUDA. They are chosen only here."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from kvledger_engine.attention.layercells import LayerCells
+from kvledger_engine.attention.plan import AttentionPlan, HeadLayout, plan_attention
+from kvledger_engine.attention.reference import Gather, attend
+from kvledger_engine.attention.scaling import LARGEST, quantise
+from kvledger_engine.batch import Batch
+from kvledger_engine.errors import BadConfig
+
+_CARDS = {torch.bfloat16: ((8, 0), "fp32"), torch.float8_e4m3fn: ((8, 9), "int8")}
+"""The least compute capability that a dtype takes, and what to use below it."""
+
+
+class Backend(Protocol):
+    """Writes, copies and attends over cells of any format. A plan is made once a step and group, for all its layers."""
+
+    def plan(self, batch: Batch, group: int) -> Any:
+        """What `attend` wants to know of a step in one cache group."""
+
+    def attend(self, query: Tensor, cells: LayerCells, plan: Any) -> Tensor:
+        """What each of the step's queries sees in one layer: [t, heads, head_dim], like `query`."""
+
+    def write(self, cells: LayerCells, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store one layer's keys and values, [t, kv_heads, head_dim] each, at distinct slots, int64[t]."""
+
+    def copy(self, planes: Tensor, sources: Tensor, targets: Tensor) -> None:
+        """Copy blocks, int64[c] each, of [layers, kv_heads, blocks, …]; none may be both a source and a target."""
+
+
+class TorchBackend:
+    """Plain torch: the path of a CPU, and the oracle of every other one."""
+
+    def __init__(self, layout: HeadLayout, device: torch.device) -> None:
+        self._layout, self._device, self._gather = layout, device, Gather()
+
+    def plan(self, batch: Batch, group: int) -> AttentionPlan:
+        """See `Backend.plan`."""
+        return plan_attention(batch, self._layout, self._device, group=group)
+
+    def attend(self, query: Tensor, cells: LayerCells, plan: AttentionPlan) -> Tensor:
+        """See `Backend.attend`."""
+        return attend(query, cells, plan, self._gather)
+
+    def write(self, cells: LayerCells, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """See `Backend.write`."""
+        _put(cells.keys, cells.key_scales, slots, key.transpose(0, 1))
+        _put(cells.values, cells.value_scales, slots, value.transpose(0, 1))
+
+    def copy(self, planes: Tensor, sources: Tensor, targets: Tensor) -> None:
+        """See `Backend.copy`."""
+        bits = planes.view(torch.int8) if planes.dtype in LARGEST else planes
+        bits.index_copy_(2, targets, bits.index_select(2, sources))
+
+
+def _put(stored: Tensor, scales: Tensor | None, slots: Tensor, vectors: Tensor) -> None:
+    if scales is None:
+        stored.flatten(1, 2).index_copy_(1, slots, vectors.to(stored.dtype))
+        return
+    cells, of_each = quantise(vectors, stored.dtype)
+    stored.view(torch.int8).flatten(1, 2).index_copy_(1, slots, cells.view(torch.int8))
+    scales.flatten(1).index_copy_(1, slots, of_each)
+
+
+def check_card(stored: torch.dtype, capability: tuple[int, int]) -> None:
+    """Raise `BadConfig` for cells that a card of this compute capability has no arithmetic for."""
+    needed, instead = _CARDS.get(stored, ((0, 0), ""))
+    if capability < needed:
+        raise BadConfig(
+            f"kv_format of {stored} on a card of compute capability {capability[0]}.{capability[1]}: "
+            f"it takes {needed[0]}.{needed[1]}; use {instead}"
+        )
+
+
+def backend_for(layout: HeadLayout, device: torch.device, stored: torch.dtype) -> Backend:
+    """The backend for a store of such cells on a device. Raises `BadConfig` where one cannot be had."""
+    if device.type != "cuda":
+        return TorchBackend(layout, device)
+    if find_spec("triton") is None:
+        raise BadConfig("device='cuda' needs triton: pip install 'kvledger[kernels]', or use cpu")
+    from kvledger_engine.kernels.backend import TritonBackend  # triton is loaded only where there is a card for it
+
+    check_card(stored, torch.cuda.get_device_capability(device))
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return TritonBackend(layout, device, stored, multiprocessors=multiprocessors)
