@@ -13,6 +13,7 @@ from kvledger_engine.config import EngineConfig
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.request import RequestTable
 from kvledger_engine.waits import WaitQueue
+from kvledger_engine.windows import most_blocks
 
 _MAX_NAME_BYTES = 64
 _MAX_ID_BYTES = 256
@@ -152,10 +153,15 @@ class Door:
 
     def most_blocks(self, request: NewRequest) -> int:
         """Blocks a request holds at the most: its sequences share the full blocks of their prompt and nothing else."""
-        size = self._config.block_size_tokens
-        shared = len(request.prompt) // size if request.n > 1 else 0
-        whole = -(-(len(request.prompt) + request.max_tokens) // size)
-        return shared + request.n * (whole - shared)
+        prompt, config = len(request.prompt), self._config
+        shared = prompt if request.n > 1 else 0
+        return most_blocks(
+            config.cache_groups,
+            prompt + request.max_tokens,
+            config.max_num_batched_tokens,
+            sequences=request.n,
+            shared_tokens=shared,
+        )
 
     def _no_room_to_wait(self, request: NewRequest) -> Refusal | None:
         if len(self._queue) < self._config.max_waiting and self._requests.free_slots >= request.n:

@@ -71,9 +71,6 @@ class Admission:
             rows = replace(rows, slots=self._running.slots)
         return rows
 
-    def _blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self._config.block_size_tokens)
-
     def _promised(self) -> int:
         """Blocks that running prefills still need for prompts they were admitted with."""
         partial, lengths = self._running.partial()
@@ -95,7 +92,7 @@ class Admission:
             return None, WaitCause.TOKEN_BUDGET
         count = min(budget, len(tokens) - hit)
         spare = promised + self._config.admission_watermark_blocks
-        needed = self._blocks_of(len(tokens)) - self._blocks_of(hit) + spare
+        needed = self._cache.blocks_beyond(hit, len(tokens)) + spare
         if (alone or needed <= self._cache.pool.available_blocks) and self._take(group, tokens, salt, hit, count):
             return (leader, hit, count, len(tokens)), None
         if alone:

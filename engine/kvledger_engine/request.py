@@ -63,6 +63,7 @@ class RequestTable:
     def __init__(self, config: EngineConfig, ledger: Ledger) -> None:
         size = ledger.limits.max_requests
         self._ledger, self._slots, self._quotas = ledger, ledger.slots, config.quotas
+        self._kv_format = config.kv_format
         self.tokens: I32 = np.zeros((size, config.max_model_len_tokens), np.int32)
         self.salts: U64 = np.zeros(size, np.uint64)
         self.seeds: U64 = np.zeros(size, np.uint64)
@@ -159,7 +160,8 @@ class RequestTable:
 
     def _keep_private(self, taken: I32, request: NewRequest) -> None:
         self.tokens[taken, : len(request.prompt)] = request.prompt
-        self.salts[taken] = prefix_salt(request.salt, scope=share_scope(self._quotas, request.tenant))
+        scope = share_scope(self._quotas, request.tenant)
+        self.salts[taken] = prefix_salt(request.salt, scope=scope, kv_format=self._kv_format)
         self.seeds[taken] = [(request.seed + index) & _WORD for index in range(request.n)]
         self.temperatures[taken] = request.temperature
         self.top_ps[taken] = request.top_p

@@ -65,8 +65,9 @@ class Room:
     def _candidates(self, rows: Rows) -> I32 | None:
         """Sequences one of which must give way before all rows can grow; None if none must."""
         available = self._cache.pool.available_blocks
-        # A row needs a block per block size of its tokens, one for what begins a block, one for a copy.
-        most = rows.total_tokens // self._config.block_size_tokens + 2 * len(rows.slots)
+        # In each group a row needs a block per block size of its tokens, one for what begins a block, one for a copy.
+        each = rows.total_tokens // self._config.block_size_tokens + 2 * len(rows.slots)
+        most = each * self._cache.windows.count
         if self._budgets is None:
             enough = most <= available or int(self._needed(rows).sum()) <= available
             return None if enough else self._running.ready()

@@ -137,6 +137,7 @@ class Scheduler:
             table_offsets=table_offsets,
             copy_source=copy_source,
             copy_target=copy_target,
+            groups=self._cache.group_tables(rows.slots),
             sample_entry=entries,
             sample_slots=sampled,
             sample_seed=self._requests.seeds[sampled],

@@ -119,7 +119,8 @@ class SharedAdmission(Admission):
     def _most(self, lane: Lane) -> int:
         """Blocks that a lane's head takes, nothing of it being cached."""
         leader = lane.head.item(0)
-        return self._blocks_of(self._slots.prompt_tokens.item(leader) + self._slots.output_tokens.item(leader))
+        tokens = self._slots.prompt_tokens.item(leader) + self._slots.output_tokens.item(leader)
+        return self._cache.blocks_beyond(0, tokens)
 
     def _judge_others(self, stopped: Lane, cause: WaitCause, visit: Visit) -> None:
         """Lanes behind one that found no room wait for the same, unless something of their own comes first.
@@ -147,7 +148,7 @@ class SharedAdmission(Admission):
         return WaitCause.TENANT_QUOTA if self._most(lane) > visit.standing.room(lane.column)[0] else None
 
     def _would_fit(self, lane: Lane, visit: Visit) -> bool:
-        """Whether there is room for a lane's head. One within its reservation has its turn: it lacks a seat or budget."""
+        """Whether there is room for a lane's head. One within its reservation has its turn, and lacks something else."""
         seats, blocks = len(self._running) + len(lane.head) <= self._config.max_num_seqs, self._most(lane)
         if not seats or visit.budget <= 0 or visit.standing.is_within_reserve(lane.column, blocks):
             return False
@@ -176,7 +177,7 @@ class SharedAdmission(Admission):
         hit, idle = self._cache.match_held(leader, tokens, salt)
         if not self._config.chunked_prefill and len(tokens) - hit > min(visit.budget, left):
             return WaitCause.TOKEN_BUDGET if len(tokens) - hit > visit.budget else WaitCause.CLASS_BUDGET
-        blocks = self._blocks_of(len(tokens)) - self._blocks_of(hit) + idle
+        blocks = self._cache.blocks_beyond(hit, len(tokens)) + idle
         cause = visit.standing.judge(lane.column, blocks, alone=not len(self._running))
         if cause is not None and policy.may_preempt and self._make_way(lane, blocks, visit):
             cause = visit.standing.judge(lane.column, blocks)
