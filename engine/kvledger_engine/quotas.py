@@ -9,8 +9,10 @@ import math
 from dataclasses import dataclass, field
 
 from kvledger.catalog import OTHER_TENANT
+from kvledger.limits import Group
 from kvledger.words import RequestClass
 from kvledger_engine.errors import BadQuotas
+from kvledger_engine.windows import most_blocks
 
 MAX_PRIORITY = 100
 MAX_REUSE_WINDOW = 64
@@ -94,7 +96,7 @@ class Sizes:
     """What of an engine quotas are checked against."""
 
     capacity_blocks: int
-    block_size_tokens: int
+    cache_groups: tuple[Group, ...]
     max_model_len_tokens: int
     max_num_batched_tokens: int
     max_waiting: int
@@ -102,8 +104,8 @@ class Sizes:
     chunked_prefill: bool
 
     def blocks_of(self, tokens: int) -> int:
-        """Blocks that so many tokens take."""
-        return -(-tokens // self.block_size_tokens)
+        """The most blocks that a sequence holds on its way to so many tokens, in all cache groups."""
+        return most_blocks(self.cache_groups, tokens, self.max_num_batched_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ class SharedAdmission(Admission):
         return WaitCause.TENANT_QUOTA if self._most(lane) > visit.standing.room(lane.column)[0] else None
 
     def _would_fit(self, lane: Lane, visit: Visit) -> bool:
-        """Whether there is room for a lane's head. One within its reservation has its turn, and lacks something else."""
+        """Whether there is room for a lane's head. One within its reservation has its turn: not for want of it."""
         seats, blocks = len(self._running) + len(lane.head) <= self._config.max_num_seqs, self._most(lane)
         if not seats or visit.budget <= 0 or visit.standing.is_within_reserve(lane.column, blocks):
             return False
