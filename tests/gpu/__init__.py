@@ -1,0 +1,1 @@
+"""Tests that need an accelerator: the kernels compiled, over the whole grid of shapes."""
