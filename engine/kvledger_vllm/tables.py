@@ -31,7 +31,8 @@ class BlockTables:
         self._last = slots.last_chunk[:, group]
         self._width = ledger.limits.chunk_blocks
         # The same memory again: stores of single numbers go through views of it.
-        self._lengths: Any = self._length.data
+        self.lengths: Any = self._length.data
+        """Blocks in each slot's table, to read."""
         self._last_chunks: Any = self._last.data
         self._entries = self._arena.chunk.reshape(-1).data
 
@@ -49,7 +50,7 @@ class BlockTables:
 
     def append_each(self, slots: list[int], blocks: list[int]) -> None:
         """As `append_one`, one by one: of a few tables each store costs less so than a whole array of them."""
-        lengths, last, entries, width = self._lengths, self._last_chunks, self._entries, self._width
+        lengths, last, entries, width = self.lengths, self._last_chunks, self._entries, self._width
         for slot, block in zip(slots, blocks, strict=True):
             length = lengths[slot]
             at = length % width
