@@ -32,13 +32,13 @@ class Growth:
         self._vllm_tables = managers[0].req_to_blocks if len(managers) == 1 else None
         self._slot_of = requests.slot_of
         self._references, self._length = blocks.ref_count.data, table.lengths
-        self._stamps, self._slot_stamps = blocks.changed_seq.data, slots.changed_seq.data
-        self._begun = (
-            blocks.share_clock.data, blocks.share_since_ns.data, blocks.allocated_ns.data,
-            blocks.owner.data, blocks.tenant.data,
+        self._begun: tuple[Any, ...] = (
+            blocks.changed_seq.data, blocks.share_clock.data, blocks.share_since_ns.data, blocks.allocated_ns.data,
+            blocks.owner.data, blocks.tenant.data, self._references, blocks.state.data,
         )  # fmt: skip
-        self._state, self._peak = blocks.state.data, slots.peak_blocks.data
-        self._serial, self._tenant = slots.serial.data, slots.tenant.data
+        self._of_slot: tuple[Any, ...] = (
+            slots.changed_seq.data, slots.serial.data, slots.tenant.data, slots.peak_blocks.data, self._length,
+        )  # fmt: skip
         stats = ledger.stats
         self._values, self._active_gauge = stats.values, stats.gauge("active_blocks")
 
@@ -71,23 +71,9 @@ class Growth:
 
     def apply(self, slots: list[int], blocks: list[int]) -> None:
         """Make the change that was found."""
-        self._begin(slots, blocks)
-        self._mirror.take(blocks)
-        self._table.append_each(slots, blocks)
-        references, state, length, peak = self._references, self._state, self._length, self._peak
-        for slot, block in zip(slots, blocks, strict=True):
-            # Copied from vLLM's blocks: `find` saw it there.
-            references[block] = 1
-            state[block] = _ACTIVE
-            if length[slot] > peak[slot]:
-                peak[slot] = length[slot]
-        self._values[self._active_gauge] += len(blocks)
-
-    def _begin(self, slots: list[int], blocks: list[int]) -> None:
-        """Stamp; blocks begin anew with who they are in the table of, and that one is charged."""
         now, seq = self._ledger.now_ns, self._ledger.seq
-        stamps, slot_stamps, serial, tenant_of = self._stamps, self._slot_stamps, self._serial, self._tenant
-        clock, since, allocated, owner, tenant = self._begun
+        stamps, clock, since, allocated, owner, tenant, references, state = self._begun
+        slot_stamps, serial, tenant_of, peak, length = self._of_slot
         charged: dict[int, int] = {}
         for slot, block in zip(slots, blocks, strict=True):
             stamps[block] = slot_stamps[slot] = seq
@@ -96,5 +82,13 @@ class Growth:
             owner[block] = serial[slot]
             tenant[block] = column = tenant_of[slot]
             charged[column] = charged.get(column, 0) + 1
+            # Copied from vLLM's blocks: `find` saw it there.
+            references[block] = 1
+            state[block] = _ACTIVE
+            if length[slot] >= peak[slot]:
+                peak[slot] = length[slot] + 1
         for column, count in charged.items():
             self._ledger.charge_column(column, count)
+        self._mirror.take(blocks)
+        self._table.append_each(slots, blocks)
+        self._values[self._active_gauge] += len(blocks)

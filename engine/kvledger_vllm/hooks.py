@@ -127,4 +127,5 @@ class Hooks:
 
     def _close(self, clean: bool) -> None:
         self.remove()
+        self._publisher.flush()
         self._ledger.close(clean=clean)

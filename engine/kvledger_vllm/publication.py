@@ -14,6 +14,7 @@ import numpy as np
 from kvledger.words import Event, PreemptedFate, PreemptionMode, RequestState, WaitCause
 from kvledger.writer import Ledger
 from kvledger_vllm.causes import head_cause, is_paused
+from kvledger_vllm.delayed import Delayed
 from kvledger_vllm.ending import Ending
 from kvledger_vllm.growth import Growth
 from kvledger_vllm.holdings import Holdings, Plan
@@ -49,7 +50,9 @@ class Publisher:
         self._growth = Growth(ledger, self._requests, self._mirror, self._holdings.table(0), managers)
         self._waits, self._ending = Waits(ledger), Ending(ledger, self._requests)
         self._pins = Pins(ledger, pool, getattr(scheduler, "deferred_frees", None))
-        self._tokens, self._steps = Tokens(ledger, self._requests, scheduler), Steps(ledger)
+        self._delayed = Delayed()
+        self._tokens = Tokens(ledger, self._requests, scheduler, self._delayed)
+        self._steps = Steps(ledger, self._delayed)
         self._scan = RollingScan(ledger, pool)
         self._take_handles()
         notes.touched += [block for block in pool.blocks[1:] if block.ref_cnt or block.block_hash is not None]
@@ -81,44 +84,78 @@ class Publisher:
         """
         ledger, notes = self._ledger, self._notes
         ledger.begin()
-        quiet = notes.quiet() and self._goes_on(kind, output)
-        released = {} if quiet else self._change(kind, output)
+        if notes.quiet() and self._goes_on(kind, output):
+            self._publish_usual(kind, began_ns, ended_ns, output, throttled, outputs)
+            return
+        self._tokens.settle()
+        released = self._change(kind, output)
         if kind is Entry.SCHEDULE:
             self._scheduled(output, throttled)
             self._steps.scheduled(began_ns, ended_ns)
         elif kind is Entry.UPDATE:
-            self._tokens.updated(output, _handed_out(outputs) if quiet else -1)
+            self._tokens.updated(output, -1)
             self._steps.updated(began_ns, ended_ns)
         elif self._waits.queued and is_paused(self._scheduler):
             self._waits.blocked_by(WaitCause.PAUSED)
-        if not quiet:
-            self._end(released, ended_ns)
+        self._end(released, ended_ns)
         self._count()
         notes.clear()
-        ledger.end(idle=not self._scheduler.has_requests())
-        self._steps.published(ledger.clock.now_ns() - ended_ns)
+        self._close(ended_ns)
+
+    def _publish_usual(
+        self, kind: Entry, began_ns: int, ended_ns: int, output: Any, throttled: bool, outputs: Any
+    ) -> None:
+        """Blocks and tables are done; nobody came, went or was admitted: only tokens, and the waits of who waits."""
+        if kind is Entry.SCHEDULE:
+            if self._waits:
+                self._waits.look()
+            self._tokens.scheduled(output)
+            if self._waits:
+                self._blocked(output, throttled)
+            self._steps.scheduled(began_ns, ended_ns)
+        elif kind is Entry.UPDATE:
+            self._tokens.updated(output, _handed_out(outputs))
+            self._steps.updated(began_ns, ended_ns)
+        elif self._waits.queued and is_paused(self._scheduler):
+            self._waits.blocked_by(WaitCause.PAUSED)
+        notes = self._notes
+        if notes.fresh:
+            notes.fresh.clear()
+        if notes.evictions:
+            self._values[self._evictions] += notes.evictions
+            notes.evictions = 0
+        self._close(ended_ns)
+
+    def _close(self, ended_ns: int) -> None:
+        ledger, scheduler = self._ledger, self._scheduler
+        idle = not scheduler.running and not scheduler.has_requests()
+        self._delayed.flush(ledger.now_ns, idle=idle)
+        ledger.end(idle=idle)
+        self._steps.published(ledger.now_ns - ended_ns)
+
+    def flush(self) -> None:
+        """Before the ledger is closed: count what was only noted."""
+        self._delayed.flush(self._ledger.now_ns, idle=True)
 
     def _goes_on(self, kind: Entry, output: Any) -> bool:
         """Whether requests that run just go on: then their new blocks are in the ledger now. If not, nothing is."""
         fresh = self._notes.fresh
-        if kind is Entry.SCHEDULE:
-            cached = output.scheduled_cached_reqs
-            if output.scheduled_new_reqs or cached.resumed_req_ids:
-                return False
-            if fresh:
-                found = self._growth.find(cached, fresh)
-                if found is None:
-                    return False
-                self._growth.apply(*found)
-            else:
-                self._mirror.count()
-        elif fresh:
+        if kind is not Entry.SCHEDULE:
+            if not fresh and kind is Entry.OTHER:
+                self._scan_some()
+            return not fresh
+        cached = output.scheduled_cached_reqs
+        if output.scheduled_new_reqs or cached.resumed_req_ids:
             return False
+        if fresh:
+            found = self._growth.find(cached, fresh)
+            if found is None:
+                return False
+            self._growth.apply(*found)
         else:
             self._mirror.count()
         self._pins.sync(self._notes, {})
-        if kind is not Entry.UPDATE:
-            self._scan_some()
+        self._scan_some()
         return True
 
     # -- blocks and tables ----------------------------------------------------------------------------------------
@@ -155,7 +192,7 @@ class Publisher:
         return released
 
     def _scan_some(self) -> None:
-        if wrong := self._scan.differing():
+        if self._ledger.now_ns >= self._scan.due_ns and (wrong := self._scan.differing()):
             self._apply(self._mirror.look(wrong, []), Plan())
 
     def _apply(self, change: Change, plan: Plan) -> None:

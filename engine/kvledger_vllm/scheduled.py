@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ I32 = NDArray[np.int32]
 class Scheduled:
     """In vLLM's order: ids, slots, their occupants' serials, vLLM's objects and the lists they keep their tokens in.
 
-    `computed` and `generated` are what the slots say, `computed_sum` and `generated_sum` their sums.
+    `computed_sum` and `generated_sum` are the sums of what the ledger says of them, -1 for not known; `computed_first`
+    is what it says of the first.
     `seatings` is the `Requests.seatings` at which the slots were last seen to have these occupants.
     """
 
@@ -27,9 +28,8 @@ class Scheduled:
     requests: list[Any]
     outputs: list[Any]
     seatings: int
-    computed: I32 = field(default_factory=lambda: np.empty(0, np.int32))
+    computed_first: int = -1
     computed_sum: int = -1
-    generated: I32 = field(default_factory=lambda: np.empty(0, np.int32))
     generated_sum: int = -1
     proved_ns: int = 0
     updates: int = 0

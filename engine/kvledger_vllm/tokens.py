@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from kvledger.pace import Pace
 from kvledger.words import Event, RequestClass
 from kvledger.writer import Ledger
+from kvledger_vllm.delayed import Delayed
+from kvledger_vllm.pace import TokenClock
 from kvledger_vllm.requests import Ids, Requests
 from kvledger_vllm.scheduled import I32, Scheduled, nobody, output_lists
 
@@ -21,15 +24,14 @@ _PROOF_NS, _PROOF_UPDATES = 1_000_000_000, 64
 class Tokens:
     """Token columns of the slots, and their histograms."""
 
-    def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any) -> None:
+    def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any, delayed: Delayed) -> None:
         self._ledger, self._slots, self._requests, self._scheduler = ledger, ledger.slots, requests, scheduler
         self._size = min(group.block_size_tokens for group in ledger.limits.groups)
         self._connected = getattr(scheduler, "connector", None) is not None
-        # What keeps the tokens of whole blocks, 0 where a block's size is no power of two.
-        self._whole = np.int32(-self._size if self._size & (self._size - 1) == 0 else 0)
         self._steps: deque[tuple[Any, Scheduled]] = deque(maxlen=_MOST_IN_FLIGHT)
         self._last = self._measured = nobody()
         self._measured_ns = 0
+        self._computed, self._output = TokenClock(ledger, Pace.COMPUTED), TokenClock(ledger, Pace.GENERATED)
         # Where a step may give a request more than one token, or take some back, sums do not tell who got how many.
         self._one_each = not getattr(scheduler, "num_spec_tokens", 0) and (
             getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1
@@ -40,6 +42,15 @@ class Tokens:
         self._last_token = stats.gauge("last_token_ns")
         self._first = stats.histogram("time_to_first_token", **kind)
         self._gap = stats.histogram("inter_token_latency", **kind)
+        self._gaps = delayed.of(self._observe_gap)
+
+    def _observe_gap(self, gap_and_count: tuple[float, int]) -> None:
+        self._gap.observe(*gap_and_count)
+
+    def settle(self) -> None:
+        """Before requests come, go or change their state: every count is in its slot."""
+        self._computed.end()
+        self._output.end()
 
     # -- scheduled ------------------------------------------------------------------------------------------------
 
@@ -57,7 +68,7 @@ class Tokens:
         cached = output.scheduled_cached_reqs.req_ids
         # In the usual step all are in this list, in the same order.
         ids = cached if len(cached) == len(scheduled) else list(scheduled)
-        if ids == last.ids and self._has_its_slots(last):
+        if ids == last.ids and (last.seatings == self._requests.seatings or self._has_its_slots(last)):
             return last
         requests = [self._scheduler.requests[request_id] for request_id in ids]
         at = np.array([self._requests.require(request) for request in requests], np.intp)
@@ -86,13 +97,15 @@ class Tokens:
             or len(before) != count
             or not self._one_each
             or step.computed_sum < 0
-            or before[0] != int(step.computed[0])
+            or before[0] != step.computed_first
             or ((self._connected or self._proof_is_due(step)) and sum(before) != step.computed_sum)
         ):
             return False
-        step.computed += 1
+        step.computed_first += 1
         step.computed_sum += count
-        self._store_computed(step.slots, step.computed)
+        if not self._computed.runs:
+            self._computed.begin(step.slots)
+        self._computed.tick()
         return True
 
     def _proof_is_due(self, step: Scheduled) -> bool:
@@ -103,14 +116,15 @@ class Tokens:
         return True
 
     def _copy_computed(self, step: Scheduled) -> None:
-        step.computed = np.array([request.num_computed_tokens for request in step.requests], np.int32)
-        step.computed_sum = int(step.computed.sum())
-        self._store_computed(step.slots, step.computed)
+        self._computed.end()
+        computed = np.array([request.num_computed_tokens for request in step.requests], np.int32)
+        step.computed_first, step.computed_sum = computed.item(0), int(computed.sum())
+        self._store_computed(step.slots, computed)
 
     def _store_computed(self, slots: Ids, computed: I32) -> None:
         self._slots.computed_tokens[slots] = computed
         # Full blocks may be shared from now on; the one that is being filled is the request's own.
-        self._slots.own_from_token[slots] = computed & self._whole if self._whole else computed - computed % self._size
+        self._slots.own_from_token[slots] = computed - computed % self._size
 
     # -- updated --------------------------------------------------------------------------------------------------
 
@@ -139,18 +153,19 @@ class Tokens:
         if not told and sum(map(len, step.outputs)) != generated:
             return False
         step.updates += 1
-        now, slots = self._ledger.now_ns, step.slots
-        step.generated += 1
+        now = self._ledger.now_ns
         step.generated_sum = generated
-        self._slots.output_tokens[slots] = step.generated
-        self._slots.last_token_ns[slots] = self._ledger.now_value
+        if not self._output.runs:
+            self._output.begin(step.slots)
+        self._output.tick()
         self._values[self._generated] += count
         self._values[self._last_token] = now
-        self._gap.observe((now - self._measured_ns) / _NS_PER_SECOND, count)
+        self._gaps(((now - self._measured_ns) / _NS_PER_SECOND, count))
         self._measured_ns = now
         return True
 
     def _copy_generated(self, step: Scheduled, whole: bool) -> None:
+        self._output.end()
         slots, requests = step.slots, step.requests
         counts = np.array(_output_tokens(requests), np.int32)
         if not whole:
@@ -161,7 +176,7 @@ class Tokens:
             self._copy_running(slots, requests)
         before = self._slots.output_tokens[slots]
         new = counts - before
-        step.generated, step.generated_sum = counts, int(counts.sum())
+        step.generated_sum = int(counts.sum())
         self._measured = step if whole and (new > 0).all() else nobody()
         if not new.any():
             return
