@@ -7,6 +7,7 @@ tables are extended before counts change, so that clocks and charges come out ri
 from __future__ import annotations
 
 from enum import Enum, auto
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -87,13 +88,14 @@ class Publisher:
         if notes.quiet() and self._goes_on(kind, output):
             self._publish_usual(kind, began_ns, ended_ns, output, throttled, outputs)
             return
-        self._tokens.settle()
+        if kind is Entry.UPDATE:
+            self._tokens.updated(output, _handed_out(outputs))
+        self._leave()
         released = self._change(kind, output)
         if kind is Entry.SCHEDULE:
             self._scheduled(output, throttled)
             self._steps.scheduled(began_ns, ended_ns)
         elif kind is Entry.UPDATE:
-            self._tokens.updated(output, -1)
             self._steps.updated(began_ns, ended_ns)
         elif self._waits.queued and is_paused(self._scheduler):
             self._waits.blocked_by(WaitCause.PAUSED)
@@ -101,6 +103,13 @@ class Publisher:
         self._count()
         notes.clear()
         self._close(ended_ns)
+
+    def _leave(self) -> None:
+        """Before anything of them changes: who ended or was preempted has exact counts of tokens."""
+        for request, _ in chain(self._notes.ending, self._notes.preempted):
+            self._tokens.leave(request.request_id)
+        for request, _ in self._notes.ending:
+            self._tokens.ended(request.request_id)
 
     def _publish_usual(
         self, kind: Entry, began_ns: int, ended_ns: int, output: Any, throttled: bool, outputs: Any
@@ -200,6 +209,8 @@ class Publisher:
         ledger.stamp(np.concatenate((change.ids, change.moved, plan.blocks())))
         self._slots.changed_seq[plan.slots()] = ledger.seq_value
         mirror.begin(change)
+        for slot in plan.cleared:
+            self._tokens.lose(slot)
         self._holdings.clear(plan)
         mirror.allocate(change)
         self._holdings.extend(plan)
@@ -254,6 +265,7 @@ class Publisher:
         slot, slots = self._requests.require(request), self._slots
         self._waits.leave(slot)
         self._requests.move(slot, RequestState.RUNNING)
+        self._tokens.admitted(request)
         self._values[self._last_token] = self._ledger.now_ns
         lost = self._requests.lost_tokens.pop(slot, 0)
         found = next((tokens for hit, tokens in self._notes.hits if hit is request), 0)
