@@ -36,6 +36,17 @@ class TokenClock:
         self.total = 0
         """The sum of their counts."""
 
+    @property
+    def now(self) -> int:
+        """What it says."""
+        said: int = self._words[self._word]
+        return said
+
+    def count(self, slot: int) -> int:
+        """The count of a slot that goes by it."""
+        tokens: int = self._counts.item(slot) + self.now - self._since.item(slot)
+        return tokens
+
     def join(self, slot: int) -> None:
         """A slot, whose count is exact now, goes by it from now on."""
         stamps, since, counts, pace, _ = self._of_slot

@@ -20,7 +20,7 @@ from kvledger_vllm.pace import TokenClock
 from kvledger_vllm.requests import Requests
 
 _NS_PER_SECOND = 1e9
-_MOST_IN_FLIGHT = 64
+_MOST_IN_FLIGHT, _FEW = 64, 8
 _PROOF_NS, _PROOF_UPDATES = 1_000_000_000, 64
 
 
@@ -35,6 +35,8 @@ class Tokens:
         """vLLM's request in each slot that is or was running."""
         self._apart: dict[str, None] = {}
         """Ids of running requests that do not go by the clock of computed tokens, in order of admission."""
+        self._last_of: dict[int, list[int]] = {}
+        """What the clock of computed tokens will say when slots have computed all they are going to: those slots."""
         self._steps: deque[tuple[Any, list[str]]] = deque(maxlen=_MOST_IN_FLIGHT)
         self._measured_ns = self._proved_ns = self._updates = 0
         # Where a step may give a request more than one token, or take some back, sums do not tell who got how many.
@@ -89,6 +91,8 @@ class Tokens:
         scheduled = output.num_scheduled_tokens
         if not scheduled:
             return
+        if done := self._last_of.pop(self._computed.now, None):
+            self._let_go(done)
         apart = [request_id for request_id in self._apart if request_id in scheduled] if self._apart else []
         going = len(self._computed.slots)
         alone = sum([scheduled[request_id] for request_id in apart])
@@ -125,8 +129,26 @@ class Tokens:
             if count == 1:
                 self._computed.join(slot)
                 del self._apart[request_id]
+                last = self._computed.now + self._most_computed(slot) - self._slots.computed_tokens.item(slot)
+                self._last_of.setdefault(last, []).append(slot)
+
+    def _let_go(self, slots: list[int]) -> None:
+        """A step ahead of its outputs vLLM does not schedule who only waits for its last token."""
+        for slot in slots:
+            # Whoever sits there may have joined at another time than the one that was noted.
+            if slot in self._computed.slots and self._computed.count(slot) == self._most_computed(slot):
+                self._computed.leave(slot)
+
+    def _most_computed(self, slot: int) -> int:
+        """Tokens whose keys and values a request needs at most: not those of its last token."""
+        return self._slots.prompt_tokens.item(slot) + self._slots.max_tokens.item(slot) - 1
 
     def _store_computed(self, slots: list[int], computed: list[int]) -> None:
+        if len(slots) <= _FEW:
+            for slot, count in zip(slots, computed, strict=True):
+                self._slots.computed_tokens[slot] = count
+                self._slots.own_from_token[slot] = count - count % self._size
+            return
         at, tokens = np.array(slots, np.intp), np.array(computed, np.int32)
         self._slots.computed_tokens[at] = tokens
         # Full blocks may be shared from now on; the one that is being filled is the request's own.
