@@ -163,12 +163,13 @@ class Histogram:
         values[self._index + bisect_left(self._bounds, value)] += count
         values[self._sum] += value * count
 
-    def observe_many(self, values: NDArray[np.float64]) -> None:
-        """Count every element of a 1-D float array."""
+    def observe_many(self, values: Sequence[float] | NDArray[np.float64]) -> None:
+        """Count every one of several values."""
         if len(values) <= _FEW:
-            for value in values.tolist():
+            for value in values.tolist() if isinstance(values, np.ndarray) else values:
                 self.observe(value)
             return
+        values = np.asarray(values, np.float64)
         width = len(self._bounds) + 1
         bins = np.bincount(self._edges.searchsorted(values), minlength=width)
         self._array[self._index : self._index + width] += bins

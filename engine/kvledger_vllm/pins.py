@@ -40,7 +40,7 @@ class Pins:
         for key, entry in present.items():
             if key not in self._entries:
                 kind = PinKind.COPY_ON_WRITE if key in copied else PinKind.DEFERRED_FREE
-                blocks = ledger_blocks(entry[1], self._pool)
+                blocks = np.array(ledger_blocks(entry[1], self._pool), np.intp)
                 self._entries[key] = (entry, self._add(blocks, kind, holders.get(id(entry[1]), 0)))
 
     def _add(self, blocks: Ids, kind: PinKind, holder: int) -> list[int]:

@@ -10,8 +10,6 @@ from enum import Enum, auto
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from kvledger.words import Event, PreemptedFate, PreemptionMode, RequestState, WaitCause
 from kvledger.writer import Ledger
 from kvledger_vllm.causes import head_cause, is_paused
@@ -206,8 +204,9 @@ class Publisher:
 
     def _apply(self, change: Change, plan: Plan) -> None:
         ledger, mirror = self._ledger, self._mirror
-        ledger.stamp(np.concatenate((change.ids, change.moved, plan.blocks())))
-        self._slots.changed_seq[plan.slots()] = ledger.seq_value
+        mirror.stamp(plan.blocks())
+        for slot in plan.slots():
+            self._slots.changed_seq[slot] = ledger.seq
         mirror.begin(change)
         for slot in plan.cleared:
             self._tokens.lose(slot)

@@ -15,14 +15,7 @@ from kvledger.writer import Ledger
 from kvledger_vllm.pace import TokenClock
 
 SLOTS, BLOCK_TOKENS = 6, 16
-TURNS = st.lists(
-    st.one_of(
-        st.just("tick"),
-        st.just("end"),
-        st.sets(st.integers(0, SLOTS - 1), min_size=1).map(sorted),
-    ),
-    max_size=40,
-)
+TURNS = st.lists(st.tuples(st.sampled_from(("tick", "join", "leave", "stop")), st.integers(0, SLOTS - 1)), max_size=60)
 
 
 def ledger_of(clock: VirtualClock) -> Ledger:
@@ -36,33 +29,38 @@ def ledger_of(clock: VirtualClock) -> Ledger:
 
 
 @given(turns=TURNS, which=st.sampled_from(list(Pace)))
-def test_a_clock_counts_what_its_slots_would_have_counted(turns: list[str | list[int]], which: Pace) -> None:
+def test_a_clock_counts_what_its_slots_would_have_counted(turns: list[tuple[str, int]], which: Pace) -> None:
     clock = VirtualClock(1)
     ledger = ledger_of(clock)
     slots = ledger.slots
     slots.serial[:] = np.arange(1, SLOTS + 1)
     slots.computed_tokens[:] = slots.output_tokens[:] = np.arange(SLOTS) * 7
-    pace, going = TokenClock(ledger, which), list[int]()
+    pace, going = TokenClock(ledger, which), set[int]()
     counts, times = (np.arange(SLOTS) * 7).tolist(), [0] * SLOTS
-    for turn in turns:
+    for turn, slot in turns:
         clock.advance(1_000)
         ledger.begin()
         if turn == "tick":
-            if going:
-                pace.tick()
-            for slot in going:
-                counts[slot] += 1
-                times[slot] = ledger.now_ns
-        else:
-            pace.end()
-            going = [] if isinstance(turn, str) else turn
-            if going:
-                pace.begin(np.array(going, np.intp))
+            pace.tick()
+            for each in going:
+                counts[each] += 1
+                times[each] = ledger.now_ns
+        elif turn == "stop":
+            pace.stop()
+            going.clear()
+        elif turn == "leave":
+            pace.leave(slot)
+            going.discard(slot)
+        elif slot not in going:
+            pace.join(slot)
+            going.add(slot)
         ledger.end()
+        assert (pace.slots, pace.total) == (going, sum(counts[each] for each in going))
+        assert all(pace.count(each) == counts[each] for each in going)
         seen = Reader.over(MemorySource(ledger.image)).sample().slots
         if which is Pace.COMPUTED:
             assert seen.computed_tokens.tolist() == counts
-            assert all(seen.own_from_token[slot] == counts[slot] // BLOCK_TOKENS * BLOCK_TOKENS for slot in going)
+            assert all(seen.own_from_token[each] == counts[each] // BLOCK_TOKENS * BLOCK_TOKENS for each in going)
         else:
             assert seen.output_tokens.tolist() == counts
             assert seen.last_token_ns.tolist() == times
