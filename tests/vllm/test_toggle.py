@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvledger.reader import Reader
+from kvledger.source import MemorySource
 from kvledger_vllm.attach import attach
 from kvledger_vllm.settings import Settings
 from tests.vllm.bare import BareScheduler
@@ -49,7 +50,7 @@ def test_an_instrument_that_is_taken_out_leaves_nothing_and_the_next_one_mirrors
     assert second.ledger is not None, second.switch.why
     assert second.ledger.path not in (None, path)
     work(bare, "while-the-next-one-is-in")
-    with Reader.open(Path(str(second.ledger.path))) as reader:
+    with Reader.over(MemorySource(second.ledger.image)) as reader:
         assert differences(truth_of(bare.scheduler), ledger_counts(reader)) == {}
         assert reader.sample().published_seq > 1
     assert take_out(bare.scheduler) == ""
