@@ -15,6 +15,7 @@ import numpy as np
 
 from kvledger.words import RequestClass
 from kvledger.writer import Ledger
+from kvledger_vllm.cells import Cells
 from kvledger_vllm.mirror import Mirror
 from kvledger_vllm.requests import Requests
 from kvledger_vllm.tables import BlockTables, ledger_blocks
@@ -51,7 +52,7 @@ class Holdings:
     def __init__(
         self, ledger: Ledger, requests: Requests, mirror: Mirror, managers: tuple[Any, ...], pool: Any
     ) -> None:
-        self._ledger, self._slots = ledger, ledger.slots
+        self._ledger, self._slots = ledger, Cells(ledger.slots)
         self._requests, self._mirror, self._managers, self._pool = requests, mirror, managers, pool
         self._tables = [BlockTables(ledger, group) for group in range(len(managers))]
         blocks = ledger.blocks
@@ -115,7 +116,7 @@ class Holdings:
         slots = self._slots
         for slot, blocks in plan.cleared.items():
             self._note_lifetimes(slot, blocks)
-            slots.block_seconds[slot] += self._mirror.clocks.total(blocks) - slots.share_base.item(slot)
+            slots.block_seconds[slot] += self._mirror.clocks.total(blocks) - slots.share_base[slot]
             slots.share_base[slot] = 0.0
             slots.own_from_token[slot] = slots.computed_tokens[slot] = 0
             for table in self._tables:
@@ -123,7 +124,7 @@ class Holdings:
 
     def _note_lifetimes(self, slot: int, blocks: list[int]) -> None:
         allocated, references, owner, _, _ = self._of_block
-        now, attached, serial = self._ledger.now_ns, self._attached_ns.item(slot), self._slots.serial.item(slot)
+        now, attached, serial = self._ledger.now_ns, self._attached_ns.item(slot), self._slots.serial[slot]
         alone, shared = list[float](), list[float]()
         for block in blocks:
             held = (now - max(allocated[block], attached)) / _NS_PER_SECOND
@@ -145,7 +146,7 @@ class Holdings:
     def _own(self, slot: int, blocks: list[int], group: int) -> None:
         """Blocks that became active are charged to whose table they are in; new ones belong to that request."""
         _, _, owner, tenant, groups = self._of_block
-        column, serial, begun = self._slots.tenant.item(slot), self._slots.serial.item(slot), self._mirror.begun
+        column, serial, begun = self._slots.tenant[slot], self._slots.serial[slot], self._mirror.begun
         for block in blocks:
             if block in begun:
                 tenant[block] = column
@@ -154,9 +155,9 @@ class Holdings:
 
     def _note_peak(self, slot: int) -> None:
         peaks, held = self._slots.peak_blocks, self.held(slot)
-        if peaks.item(slot) == 0 and self._slots.first_block_ns.item(slot) == 0:
+        if peaks[slot] == 0 and self._slots.first_block_ns[slot] == 0:
             self._slots.first_block_ns[slot] = self._ledger.now_ns
-            waited = self._ledger.now_ns - self._slots.arrived_ns.item(slot)
+            waited = self._ledger.now_ns - self._slots.arrived_ns[slot]
             self._first_block.observe(waited / _NS_PER_SECOND)
-        if held > peaks.item(slot):
+        if held > peaks[slot]:
             peaks[slot] = held

@@ -106,6 +106,8 @@ class Hooks:
     def _leave(self, kind: Entry, began: int, output: Any = None, throttled: bool = False, outputs: Any = None) -> None:
         self._inside = False
         if not self._switch.on:
+            # A wrapper that somebody else's hangs on is still there, and notes.
+            self._notes.clear()
             return
         try:
             self._publisher.publish(kind, began, _now(), output, throttled, outputs)

@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.words import PinKind
 from kvledger.writer import Ledger
 from kvledger_vllm.notes import Notes
-from kvledger_vllm.requests import Ids
 from kvledger_vllm.tables import ledger_blocks
 
+Ids = NDArray[np.intp]
 _FREE_PINS = CONTROL_INDEX["free_pin_count"]
 
 

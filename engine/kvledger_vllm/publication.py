@@ -13,6 +13,7 @@ from typing import Any
 from kvledger.words import Event, PreemptedFate, PreemptionMode, RequestState, WaitCause
 from kvledger.writer import Ledger
 from kvledger_vllm.causes import head_cause, is_paused
+from kvledger_vllm.cells import Cells
 from kvledger_vllm.delayed import Delayed
 from kvledger_vllm.ending import Ending
 from kvledger_vllm.growth import Growth
@@ -42,7 +43,7 @@ class Publisher:
         manager = scheduler.kv_cache_manager
         pool, managers = manager.block_pool, tuple(manager.coordinator.single_type_managers)
         self._ledger, self._scheduler, self._notes = ledger, scheduler, notes
-        self._slots, self._values = ledger.slots, ledger.stats.values
+        self._slots, self._values = Cells(ledger.slots), ledger.stats.values
         self._requests = Requests(ledger, reserve=ledger.limits.max_num_seqs)
         self._mirror = Mirror(ledger, pool)
         self._holdings = Holdings(ledger, self._requests, self._mirror, managers, pool)
@@ -217,7 +218,7 @@ class Publisher:
 
     def _serials(self) -> dict[str, int]:
         slot_of, serial = self._requests.slot_of, self._slots.serial
-        return {i: serial.item(slot_of[i]) for _, i in self._notes.popped if i in slot_of}
+        return {i: serial[slot_of[i]] for _, i in self._notes.popped if i in slot_of}
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,7 @@ class Publisher:
             self._requests.lost_tokens[slot] = computed
             self._waits.return_to(slot)
             blocks = released.get(slot, 0)
-            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=blocks)
+            self._ledger.event(Event.PREEMPTED, slots.serial[slot], blocks=blocks)
             self._values[self._preemptions] += 1
             self._values[self._failures] += 1
             size = self._ledger.limits.groups[0].block_size_tokens
@@ -269,7 +270,7 @@ class Publisher:
         lost = self._requests.lost_tokens.pop(slot, 0)
         found = next((tokens for hit, tokens in self._notes.hits if hit is request), 0)
         self._values[self._recomputed] += max(0, lost - found)
-        self._ledger.event(Event.ADMITTED, slots.serial.item(slot), blocks=self._holdings.held(slot))
+        self._ledger.event(Event.ADMITTED, slots.serial[slot], blocks=self._holdings.held(slot))
 
     def _blocked(self, output: Any, throttled: bool) -> None:
         deferred = getattr(self._scheduler, "deferred_waiting", None)

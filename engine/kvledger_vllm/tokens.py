@@ -15,6 +15,7 @@ import numpy as np
 from kvledger.pace import Pace
 from kvledger.words import Event, RequestClass, RequestState
 from kvledger.writer import Ledger
+from kvledger_vllm.cells import Cells
 from kvledger_vllm.delayed import Delayed
 from kvledger_vllm.pace import TokenClock
 from kvledger_vllm.requests import Requests
@@ -28,7 +29,7 @@ class Tokens:
     """Token columns of the slots, and their histograms."""
 
     def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any, delayed: Delayed) -> None:
-        self._ledger, self._slots, self._requests, self._scheduler = ledger, ledger.slots, requests, scheduler
+        self._ledger, self._slots, self._requests, self._scheduler = ledger, Cells(ledger.slots), requests, scheduler
         self._size = min(group.block_size_tokens for group in ledger.limits.groups)
         self._computed, self._output = TokenClock(ledger, Pace.COMPUTED), TokenClock(ledger, Pace.GENERATED)
         self._object_of: dict[int, Any] = {}
@@ -80,7 +81,7 @@ class Tokens:
     def _correct(self, slot: int, request: Any) -> None:
         """An ending request may be handed out without a token."""
         said = int(request.num_output_tokens)
-        if (wrong := self._slots.output_tokens.item(slot) - said) != 0:
+        if (wrong := self._slots.output_tokens[slot] - said) != 0:
             self._slots.output_tokens[slot] = said
             self._values[self._generated] -= wrong
 
@@ -129,7 +130,7 @@ class Tokens:
             if count == 1:
                 self._computed.join(slot)
                 del self._apart[request_id]
-                last = self._computed.now + self._most_computed(slot) - self._slots.computed_tokens.item(slot)
+                last = self._computed.now + self._most_computed(slot) - self._slots.computed_tokens[slot]
                 self._last_of.setdefault(last, []).append(slot)
 
     def _let_go(self, slots: list[int]) -> None:
@@ -141,7 +142,7 @@ class Tokens:
 
     def _most_computed(self, slot: int) -> int:
         """Tokens whose keys and values a request needs at most: not those of its last token."""
-        return self._slots.prompt_tokens.item(slot) + self._slots.max_tokens.item(slot) - 1
+        return int(self._slots.prompt_tokens[slot] + self._slots.max_tokens[slot] - 1)
 
     def _store_computed(self, slots: list[int], computed: list[int]) -> None:
         if len(slots) <= _FEW:
@@ -150,9 +151,10 @@ class Tokens:
                 self._slots.own_from_token[slot] = count - count % self._size
             return
         at, tokens = np.array(slots, np.intp), np.array(computed, np.int32)
-        self._slots.computed_tokens[at] = tokens
+        columns = self._ledger.slots
+        columns.computed_tokens[at] = tokens
         # Full blocks may be shared from now on; the one that is being filled is the request's own.
-        self._slots.own_from_token[at] = tokens - tokens % self._size
+        columns.own_from_token[at] = tokens - tokens % self._size
 
     # -- updated --------------------------------------------------------------------------------------------------
 
@@ -203,7 +205,7 @@ class Tokens:
         """(slot, tokens before, tokens now) of those that have generated more."""
         if not slots:
             return []
-        before = self._slots.output_tokens[np.array(slots, np.intp)].tolist()
+        before = [self._slots.output_tokens[slot] for slot in slots]
         now = [self._object_of[slot].num_output_tokens for slot in slots]
         return [row for row in zip(slots, before, now, strict=True) if row[2] > row[1]]
 
@@ -228,19 +230,19 @@ class Tokens:
             view.output_tokens[slot] = count
             self._values[self._generated] += new
             if before:
-                self._gap.observe((now - view.last_token_ns.item(slot)) / _NS_PER_SECOND / new, new)
+                self._gap.observe((now - view.last_token_ns[slot]) / _NS_PER_SECOND / new, new)
             else:
                 self._first_token(slot)
             view.last_token_ns[slot] = now
-            if self._one_each and new == 1 and view.state.item(slot) == RequestState.RUNNING:
+            if self._one_each and new == 1 and view.state[slot] == RequestState.RUNNING:
                 self._output.join(slot)
 
     def _first_token(self, slot: int) -> None:
         view, now = self._slots, self._ledger.now_ns
         view.first_token_ns[slot] = now
-        self._first.observe((now - view.arrived_ns.item(slot)) / _NS_PER_SECOND)
+        self._first.observe((now - view.arrived_ns[slot]) / _NS_PER_SECOND)
         blocks = int(view.table_blocks[slot].sum())
-        self._ledger.event(Event.FIRST_TOKEN, view.serial.item(slot), blocks=blocks)
+        self._ledger.event(Event.FIRST_TOKEN, view.serial[slot], blocks=blocks)
 
     def _observe_gaps(self, ns_and_count: tuple[int, int]) -> None:
         self._gap.observe(ns_and_count[0] / _NS_PER_SECOND, ns_and_count[1])

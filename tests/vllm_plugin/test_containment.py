@@ -94,6 +94,38 @@ def test_an_instrument_that_is_off_has_left_nothing_on_the_scheduler(
     assert not {"get_new_blocks", "touch", "free_blocks"} & set(vars(pool))
 
 
+def test_what_somebody_else_has_wrapped_since_stays_and_grows_no_notes(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    calls = list[str]()
+    ours, theirs_below = scheduler.schedule, scheduler.add_request
+
+    def another_plugin() -> str:
+        calls.append("schedule")
+        return ours()
+
+    scheduler.schedule = another_plugin  # type: ignore[method-assign]
+    scheduler.schedule()
+    assert not instrument.switch.on
+    assert scheduler.schedule is another_plugin
+    assert (scheduler.schedule(), calls) == ("output", ["schedule"] * 2)
+    assert scheduler.add_request != theirs_below, "ours is gone where nobody hangs on it"
+    assert instrument.publisher is not None
+    theirs_below(request("late"))
+    scheduler.schedule()
+    assert not instrument.publisher._notes.arrived
+
+
+def test_what_somebody_else_had_wrapped_before_is_put_back(scheduler: Scheduler, directory: Path) -> None:
+    def earlier() -> str:
+        return "theirs"
+
+    scheduler.schedule = earlier  # type: ignore[method-assign]
+    attached = attach(scheduler, Settings(directory=directory))
+    assert (scheduler.schedule(), attached.switch.on) == ("theirs", False)
+    assert scheduler.schedule is earlier
+
+
 def test_an_error_of_the_engine_passes_through_unchanged(instrument: Instrument, scheduler: Scheduler) -> None:
     with pytest.raises(KeyError, match="nobody"):
         scheduler.finish_requests(["nobody"], None)
