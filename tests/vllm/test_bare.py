@@ -14,6 +14,8 @@ import pytest
 from kvledger.invariants import counts, suspects
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
+from kvledger.words import WaitCause
+from kvledger_agent.ledger_source import LedgerSource
 from kvledger_vllm.attach import Instrument, attach
 from kvledger_vllm.settings import Settings
 from tests.vllm.bare import BareScheduler
@@ -156,6 +158,84 @@ def test_a_long_run_of_the_same_requests_is_counted_token_for_token(
         assert firsts is not None
         assert firsts.count == 12
         assert gaps.count + firsts.count == of_it.counter("generation_tokens_total") > generated
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_sliding_window_layers_are_a_group_that_gives_blocks_back_while_its_request_runs(
+    tiny_model: Path, ledger_directory: Path, asynchronous: bool
+) -> None:
+    with mirrored(
+        tiny_model,
+        ledger_directory,
+        blocks=101,
+        seed=6,
+        asynchronous=asynchronous,
+        window=64,
+        max_num_batched_tokens=96,
+    ) as mirror:
+        work = Work(mirror, 6)
+        released = 0
+        for number in range(300):
+            mirror.check(f"{number}: {work.call()}")
+            full, windowed = (
+                mirror.reader.sample().slots.table_blocks.sum(0).tolist() if len(mirror.scheduler.requests) else (0, 0)
+            )
+            released = max(released, full - windowed)
+        mirror.bare.drain()
+        mirror.bare.abort(*mirror.scheduler.requests)
+        mirror.check("all aborted")
+        assert released > 10, "no block ever left the window"
+        assert mirror.corrections() == 0
+
+
+def test_a_request_that_the_whole_pool_cannot_hold_is_counted_as_one_that_never_fits(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=33, seed=7) as mirror:
+        mirror.bare.add("fits", [5] * 100, max_tokens=4)
+        mirror.bare.add("never", [7] * 1000, max_tokens=4)
+        for number in range(20):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+        seen = LedgerSource(mirror.reader).look()
+        assert seen.requests is not None
+        assert seen.requests.never_fit == 1
+        assert {cause for (cause, *_), number in (seen.requests.waiting or {}).items() if number} == {"pool"}
+
+
+def test_a_pause_is_the_cause_of_every_wait_until_it_is_over(tiny_model: Path, ledger_directory: Path) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=8) as mirror:
+        _six_requests(mirror, 8)
+        paused = type(mirror.scheduler._pause_state).PAUSED_NEW
+        resumed = mirror.scheduler._pause_state
+        mirror.scheduler.set_pause_state(paused)
+        mirror.bare.add("late", [9] * 40, max_tokens=4)
+        for number in range(3):
+            mirror.bare.step()
+            mirror.check(f"paused {number}")
+        causes = mirror.reader.sample().wait_causes().tolist()
+        assert [cause for cause in causes if cause >= 0] == [WaitCause.PAUSED]
+        mirror.scheduler.set_pause_state(resumed)
+        mirror.bare.step()
+        mirror.check("resumed")
+        assert not [cause for cause in mirror.reader.sample().wait_causes().tolist() if cause >= 0]
+
+
+def test_priorities_are_followed_and_name_the_tenant(tiny_model: Path, ledger_directory: Path) -> None:
+    with mirrored(
+        tiny_model, ledger_directory, blocks=25, seed=9, scheduling_policy="priority", max_num_seqs=4
+    ) as mirror:
+        drawn = random.Random(9)
+        for number in range(60):
+            prompt = [drawn.randrange(3, 512) for _ in range(drawn.randrange(20, 150))]
+            mirror.bare.add(f"r{number}", prompt, max_tokens=60, priority=number % 3)
+            mirror.check(f"arrival {number}")
+            for _ in range(3):
+                mirror.bare.step()
+                mirror.check(f"step after {number}")
+        stats = mirror.reader.sample().stats
+        assert (stats.counter("preemptions_total", mode="recompute") or 0) > 0
+        assert {"priority-1", "priority-2"} <= set(mirror.reader.sample().tenants)
 
 
 def skipped_free(mirror: Mirrored) -> set[tuple[str, int, int]]:
