@@ -238,6 +238,21 @@ def test_priorities_are_followed_and_name_the_tenant(tiny_model: Path, ledger_di
         assert {"priority-1", "priority-2"} <= set(mirror.reader.sample().tenants)
 
 
+def test_an_adapter_is_a_tenant_and_goes_before_salt_and_priority(tiny_model: Path, ledger_directory: Path) -> None:
+    from vllm.lora.request import LoRARequest
+
+    with mirrored(tiny_model, ledger_directory, blocks=65, seed=10) as mirror:
+        tuned = LoRARequest("tuned", 1, "/nowhere")
+        mirror.bare.add("one", [5] * 50, max_tokens=4, lora_request=tuned, cache_salt="salt", priority=3)
+        for number in range(8):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+        mirror.bare.drain()
+        mirror.check("drain")
+        ended = mirror.reader.sample().stats.tenant_counter("requests_total", finish_reason="length")
+        assert {name for name, number in (ended or {}).items() if number} == {"adapter-tuned"}
+
+
 def skipped_free(mirror: Mirrored) -> set[tuple[str, int, int]]:
     """vLLM forgets to give an aborted request's blocks back."""
     held = {("excess_reference", block.block_id, 1) for block in mirror.tables["r2"]}
