@@ -167,7 +167,8 @@ def _dtype_json(dtype: np.dtype[Any]) -> str | list[dict[str, Any]]:
 def _describe(limits: Limits, stats: StatsPlan, sections: list[Section]) -> bytes:
     return json.dumps(
         {
-            "limits": asdict(limits),
+            # What is not reported is not described: that is all a reader has to know.
+            "limits": {name: value for name, value in asdict(limits).items() if name != "unreported"},
             "control": [{"name": name, "help": text, "index": i} for i, (name, text) in enumerate(CONTROL_WORDS)],
             "sections": [
                 {
@@ -181,7 +182,7 @@ def _describe(limits: Limits, stats: StatsPlan, sections: list[Section]) -> byte
                 }
                 for s in sections
             ],
-            "stats": stats.describe(),
+            "stats": stats.describe(limits.unreported),
         },
         separators=(",", ":"),
     ).encode()

@@ -63,7 +63,7 @@ def slot_sections(limits: Limits) -> Iterator[Spec]:
     r, g = limits.max_requests, len(limits.groups)
     yield "slot.serial", "<u8", (r,), "", "identity of the request; 0 = slot empty"
     yield "slot.parent_serial", "<u8", (r,), "", "serial of the request it was forked from; 0 = none"
-    yield "slot.changed_seq", "<u8", (r,), "", "publication that last changed serial, state or table of the slot"
+    yield "slot.changed_seq", "<u8", (r,), "", "publication that last changed serial, state, table or pace of the slot"
     yield "slot.state", "u1", (r,), "", "request state"
     yield "slot.request_class", "u1", (r,), "", "request class"
     yield (

@@ -12,6 +12,7 @@ from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, Reque
 from kvledger.writer import Ledger
 from kvledger_vllm.cells import Cells
 from kvledger_vllm.requests import Requests
+from kvledger_vllm.tenants import tenant_of
 
 _NS_PER_SECOND = 1e9
 _COLUMNS = {"finished_ns": "finishing_ns"}
@@ -60,6 +61,13 @@ class Ending:
             self._values[self._cancelled[cause]] += 1
             self._ledger.event(Event.CANCELLED, serial, detail=cause)
         self._ledger.event(Event.FINISHED, serial, blocks=held_blocks, detail=reason)
+
+    def ended_standing(self, request: Any, *, by_engine: bool) -> None:
+        """A request ended that never had a slot: it held nothing, and is counted."""
+        reason = _REASONS.get(request.status.name, FinishReason.ENGINE_ERROR)
+        if reason is FinishReason.CANCELLED:
+            self._values[self._cancelled[CancelCause.API if by_engine else CancelCause.DISCONNECT]] += 1
+        self._ended[reason][self._ledger.tenant_column(tenant_of(request))] += 1
 
     def released(self, request_id: str, slot: int, *, at_ns: int, blocks: int) -> None:
         """An ended request gave back its last blocks: everything about it is recorded and its slot is free."""

@@ -28,8 +28,8 @@ class Hooks:
         self._scheduler, self._notes, self._publisher = scheduler, notes, publisher
         self._switch, self._ledger = switch, ledger
         self._wrappers = Wrappers()
-        self._requests = RequestHooks(scheduler, notes, self._wrappers)
-        self._blocks = BlockHooks(scheduler, notes, self._wrappers)
+        self._requests = RequestHooks(scheduler, notes, self._wrappers, switch)
+        self._blocks = BlockHooks(scheduler, notes, self._wrappers, switch)
         self._inside = False
 
     def put_in(self) -> None:
@@ -106,8 +106,6 @@ class Hooks:
     def _leave(self, kind: Entry, began: int, output: Any = None, throttled: bool = False, outputs: Any = None) -> None:
         self._inside = False
         if not self._switch.on:
-            # A wrapper that somebody else's hangs on is still there, and notes.
-            self._notes.clear()
             return
         try:
             self._publisher.publish(kind, began, _now(), output, throttled, outputs)

@@ -136,7 +136,8 @@ class Publisher:
 
     def _close(self, ended_ns: int) -> None:
         ledger, scheduler = self._ledger, self._scheduler
-        idle = not scheduler.running and not scheduler.has_requests()
+        # Not by `running`: when all is paused it is not empty, and no step is run.
+        idle = not scheduler.has_requests()
         self._delayed.flush(ledger.now_ns, idle=idle)
         ledger.end(idle=idle)
         self._steps.published(ledger.now_ns - ended_ns)
@@ -214,6 +215,8 @@ class Publisher:
         self._holdings.clear(plan)
         mirror.allocate(change)
         self._holdings.extend(plan)
+        for slot in plan.cleared:
+            self._tokens.regain(slot)
         mirror.end(change)
 
     def _serials(self) -> dict[str, int]:
@@ -288,7 +291,8 @@ class Publisher:
         for request, told_ns in notes.ending:
             slot = slot_of.get(request.request_id)
             if slot is None:
-                self._requests.forget_standing(request.request_id)
+                if self._requests.forget_standing(request.request_id):
+                    self._ending.ended_standing(request, by_engine=notes.cancelled_by_engine)
                 continue
             self._waits.leave(slot)
             held = released.get(slot, 0) or self._holdings.held(slot)

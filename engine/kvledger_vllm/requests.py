@@ -20,6 +20,7 @@ from kvledger_vllm.tenants import tenant_of
 _FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
 _ID_HEAD_BYTES, _ID_TAIL_BYTES = 40, 16
 _NS_PER_SECOND = 1e9
+_MOST_TOKENS = (1 << 31) - 1
 _LONGEST_WAY_NS = 600_000_000_000
 # What a new occupant must not inherit from the slot's last one. Table and chunk fields are the tables' own.
 _CLEARED = (
@@ -86,7 +87,8 @@ class Requests:
         for column in self._columns:
             column[slot] = 0
         slots.tenant[slot] = self._ledger.tenant_column(tenant_of(request))
-        slots.prompt_tokens[slot], slots.max_tokens[slot] = request.num_prompt_tokens, request.max_tokens
+        slots.prompt_tokens[slot] = min(request.num_prompt_tokens, _MOST_TOKENS)
+        slots.max_tokens[slot] = min(request.max_tokens, _MOST_TOKENS)
         slots.arrived_ns[slot], slots.queued_ns[slot] = self._arrived_ns(request), queued_ns
         raw = request.request_id.encode()
         slots.id_hash[slot] = int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")

@@ -38,6 +38,8 @@ class Tokens:
         """Ids of running requests that do not go by the clock of computed tokens, in order of admission."""
         self._last_of: dict[int, list[int]] = {}
         """What the clock of computed tokens will say when slots have computed all they are going to: those slots."""
+        self._until: dict[int, int] = {}
+        """Where in `_last_of` a slot is."""
         self._steps: deque[tuple[Any, list[str]]] = deque(maxlen=_MOST_IN_FLIGHT)
         self._measured_ns = self._proved_ns = self._updates = 0
         # Where a step may give a request more than one token, or take some back, sums do not tell who got how many.
@@ -57,13 +59,18 @@ class Tokens:
     def admitted(self, request: Any) -> None:
         """A request runs from now on."""
         self._apart[request.request_id] = None
-        self._object_of[self._requests.require(request)] = request
+        slot = self._requests.require(request)
+        self._object_of[slot] = request
+        self._leave_computed(slot)
+        self._output.leave(slot)
+        # A streaming session goes on with an output of its own.
+        self._slots.output_tokens[slot] = min(self._slots.output_tokens[slot], request.num_output_tokens)
 
     def leave(self, request_id: str) -> None:
         """Before a request ends or is preempted: its counts are in its slot, and exact."""
         self._apart.pop(request_id, None)
         slot = self._requests.slot_of.get(request_id, -1)
-        self._computed.leave(slot)
+        self._leave_computed(slot)
         if slot in self._output.slots:
             self._output.leave(slot)
             self._correct(slot, self._object_of[slot])
@@ -75,15 +82,38 @@ class Tokens:
     def lose(self, slot: int) -> None:
         """Before a slot's table begins anew: what a running request has computed is copied when it is scheduled."""
         if slot in self._computed.slots:
-            self._computed.leave(slot)
+            self._leave_computed(slot)
             self._apart[self._object_of[slot].request_id] = None
+
+    def regain(self, slot: int) -> None:
+        """After a running request's table was changed as a whole: what it has computed is what it had."""
+        request = self._object_of.get(slot)
+        if request is not None and self._slots.state[slot] == RequestState.RUNNING:
+            self._store_computed([slot], [request.num_computed_tokens])
+
+    def _leave_computed(self, slot: int) -> None:
+        self._computed.leave(slot)
+        last = self._until.pop(slot, None)
+        if last is not None:
+            self._last_of[last].remove(slot)
+            if not self._last_of[last]:
+                del self._last_of[last]
+
+    def _stop_computed(self) -> None:
+        """Nobody goes by the clock any more: all are apart, those that this step leaves out, too."""
+        for slot in self._computed.slots:
+            self._apart[self._object_of[slot].request_id] = None
+        self._computed.stop()
+        self._last_of.clear()
+        self._until.clear()
 
     def _correct(self, slot: int, request: Any) -> None:
         """An ending request may be handed out without a token."""
         said = int(request.num_output_tokens)
         if (wrong := self._slots.output_tokens[slot] - said) != 0:
             self._slots.output_tokens[slot] = said
-            self._values[self._generated] -= wrong
+            # More than one is no mistake of the clock's: a streaming session has begun its output anew.
+            self._values[self._generated] -= wrong if wrong == 1 else 0
 
     # -- scheduled ------------------------------------------------------------------------------------------------
 
@@ -92,7 +122,7 @@ class Tokens:
         scheduled = output.num_scheduled_tokens
         if not scheduled:
             return
-        if done := self._last_of.pop(self._computed.now, None):
+        if done := self._last_of.get(self._computed.now):
             self._let_go(done)
         apart = [request_id for request_id in self._apart if request_id in scheduled] if self._apart else []
         going = len(self._computed.slots)
@@ -104,8 +134,8 @@ class Tokens:
         else:
             together = False
         if not together:
-            self._computed.stop()
-            self._apart = dict.fromkeys([*self._apart, *scheduled])
+            self._stop_computed()
+            self._apart |= dict.fromkeys(scheduled)
             apart = list(scheduled)
         self._steps.append((output, apart))
         if apart:
@@ -127,18 +157,18 @@ class Tokens:
         self._object_of.update(zip(slots, requests, strict=True))
         self._store_computed(slots, [request.num_computed_tokens for request in requests])
         for request_id, slot, count in zip(ids, slots, tokens, strict=False):
-            if count == 1:
+            left = self._most_computed(slot) - self._slots.computed_tokens[slot]
+            if count == 1 and left > 0:
                 self._computed.join(slot)
                 del self._apart[request_id]
-                last = self._computed.now + self._most_computed(slot) - self._slots.computed_tokens[slot]
+                self._until[slot] = last = self._computed.now + left
                 self._last_of.setdefault(last, []).append(slot)
 
     def _let_go(self, slots: list[int]) -> None:
         """A step ahead of its outputs vLLM does not schedule who only waits for its last token."""
-        for slot in slots:
-            # Whoever sits there may have joined at another time than the one that was noted.
-            if slot in self._computed.slots and self._computed.count(slot) == self._most_computed(slot):
-                self._computed.leave(slot)
+        for slot in list(slots):
+            self._leave_computed(slot)
+            self._apart[self._object_of[slot].request_id] = None
 
     def _most_computed(self, slot: int) -> int:
         """Tokens whose keys and values a request needs at most: not those of its last token."""
