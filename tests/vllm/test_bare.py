@@ -46,6 +46,10 @@ class Mirrored:
         """What the ledger finds wrong: (kind, vLLM's block, by how many)."""
         return {(found.kind.word, found.block + 1, found.excess) for found in suspects(self.reader.audit())}
 
+    def causes(self) -> set[int]:
+        """What requests wait for now."""
+        return {cause for cause in self.reader.sample().wait_causes().tolist() if cause >= 0}
+
     def corrections(self) -> int:
         """Blocks that changed by no way that is watched."""
         return self.reader.sample().control["mirror_corrections"]
@@ -203,6 +207,42 @@ def test_a_request_that_the_whole_pool_cannot_hold_is_counted_as_one_that_never_
         assert {cause for (cause, *_), number in (seen.requests.waiting or {}).items() if number} == {"pool"}
 
 
+def test_the_head_waits_for_a_seat_for_the_steps_tokens_or_after_a_preemption_and_all_behind_it_too(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=11, max_num_seqs=2, asynchronous=False) as mirror:
+        for number in range(5):
+            mirror.bare.add(f"r{number}", [5 + number] * 40, max_tokens=50)
+        assert mirror.causes() == {WaitCause.STEP}
+        mirror.bare.step()
+        mirror.check("two seats")
+        assert mirror.causes() == {WaitCause.BATCH_SLOTS}
+    with mirrored(
+        tiny_model, ledger_directory, blocks=129, seed=12, max_num_batched_tokens=64, asynchronous=False
+    ) as mirror:
+        for number in range(3):
+            mirror.bare.add(f"r{number}", [5 + number] * 300, max_tokens=20)
+        mirror.bare.step()
+        mirror.check("64 tokens")
+        assert mirror.causes() == {WaitCause.TOKEN_BUDGET}
+    with mirrored(tiny_model, ledger_directory, blocks=9, seed=13, asynchronous=False) as mirror:
+        for number in range(3):
+            mirror.bare.add(f"r{number}", [5 + number] * 38, max_tokens=80)
+        seen, lost = set[int](), 0
+        for number in range(300):
+            before = {i: r.num_computed_tokens for i, r in mirror.scheduler.requests.items()}
+            times = {i: r.num_preemptions for i, r in mirror.scheduler.requests.items()}
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+            seen |= mirror.causes()
+            lost += sum(before[i] for i, r in mirror.scheduler.requests.items() if r.num_preemptions > times[i])
+        assert {WaitCause.POOL, WaitCause.PREEMPTION} <= seen
+        stats = mirror.reader.sample().stats
+        hit = sum(value for value in (stats.counter("prefix_hit_tokens_total"),) if value)
+        assert lost > 0
+        assert 0 < (stats.counter("recomputed_tokens_total") or 0) <= lost + hit
+
+
 def test_a_pause_is_the_cause_of_every_wait_until_it_is_over(tiny_model: Path, ledger_directory: Path) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=8) as mirror:
         _six_requests(mirror, 8)
@@ -213,12 +253,11 @@ def test_a_pause_is_the_cause_of_every_wait_until_it_is_over(tiny_model: Path, l
         for number in range(3):
             mirror.bare.step()
             mirror.check(f"paused {number}")
-        causes = mirror.reader.sample().wait_causes().tolist()
-        assert [cause for cause in causes if cause >= 0] == [WaitCause.PAUSED]
+        assert mirror.causes() == {WaitCause.PAUSED}
         mirror.scheduler.set_pause_state(resumed)
         mirror.bare.step()
         mirror.check("resumed")
-        assert not [cause for cause in mirror.reader.sample().wait_causes().tolist() if cause >= 0]
+        assert not mirror.causes()
 
 
 def test_priorities_are_followed_and_name_the_tenant(tiny_model: Path, ledger_directory: Path) -> None:
