@@ -7,7 +7,6 @@ engine is idle, in the engine core's own thread, and has nothing in the schedule
 from __future__ import annotations
 
 import json
-import os
 import queue
 import socket
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.vllm.debug_hook import PATIENCE_SECONDS, SOCKET, VARIABLE
+from tests.vllm.debug_hook import PATIENCE_SECONDS, Attach, replace_attach
 
 PutIn = Callable[[Any], Any]
 """Attaches a new instrument to a scheduler, and returns it."""
@@ -24,21 +23,15 @@ PutIn = Callable[[Any], Any]
 
 def register() -> None:
     """The entry point: from now on an engine core with a ledger obeys a conductor. Idempotent."""
-    directory = os.environ.get(VARIABLE)
-    if not directory:
-        return
-    from kvledger_vllm import attach as module
 
-    if getattr(module.attach, "is_test_hook", False):
-        return
-    original = module.attach
+    def toggled(original: Attach, socket_path: Path) -> Attach:
+        def attach(scheduler: Any, settings: Any) -> Any:
+            _listen_from_the_first_step(socket_path, lambda again: original(again, settings))
+            return original(scheduler, settings)
 
-    def attach(scheduler: Any, settings: Any) -> Any:
-        _listen_from_the_first_step(Path(directory) / SOCKET, lambda again: original(again, settings))
-        return original(scheduler, settings)
+        return attach
 
-    attach.is_test_hook = True  # type: ignore[attr-defined]
-    module.attach = attach
+    replace_attach(toggled)
 
 
 def _listen_from_the_first_step(path: Path, put_in: PutIn) -> None:
