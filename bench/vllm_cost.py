@@ -7,7 +7,6 @@ update_from_output, the hooks included. Prints JSON; exit status 1 when a bar is
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gc
 import json
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.effort import Effort
+from bench.effort import effort_of
 from bench.estimate import Estimate, estimate
 from bench.interleave import Window, interleave
 from bench.machine import this_machine
@@ -106,9 +105,7 @@ def _rounded(of: Estimate) -> dict[str, float]:
 
 def main(arguments: list[str]) -> int:
     """Measure and print. The exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few windows, for trying things out")
-    effort = Effort(quick=parser.parse_args(arguments).quick)
+    effort = effort_of(arguments, __doc__)
     directory = Path(tempfile.mkdtemp(prefix="kvledger-cost-", dir="/dev/shm"))
     try:
         model = directory / "model"

@@ -6,7 +6,6 @@ put in. Every window proves which kind it was. Prints JSON; exit status 1 when t
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import shutil
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bench import vllm_waves as load
-from bench.effort import Effort
+from bench.effort import effort_of
 from bench.errors import BenchError
 from bench.estimate import Estimate, Windows, estimate
 from bench.interleave import interleave
@@ -161,9 +160,7 @@ def _document(machine: Any, figures: dict[str, Windows], publications_a_step: li
 
 def main(arguments: list[str]) -> int:
     """Measure and print. The exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few windows, for trying things out")
-    effort = Effort(quick=parser.parse_args(arguments).quick)
+    effort = effort_of(arguments, __doc__)
     directory = Path(tempfile.mkdtemp(prefix="kvledger-throughput-", dir="/dev/shm"))
     try:
         machine = this_machine()
