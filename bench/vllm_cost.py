@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.effort import effort_of
-from bench.estimate import Estimate, estimate
+from bench.estimate import estimate
 from bench.interleave import Window, interleave
 from bench.machine import this_machine
 from kvledger_vllm.attach import attach
@@ -84,9 +84,9 @@ def measure(model: Path, directory: Path, rounds: Iterable[int], *, renew: bool)
     instrument.ledger.close()
     return {
         "running": running,
-        "without_us": _rounded(estimate(figures["without"])),
-        "added_us": _rounded(estimate(added)),
-        "share": _rounded(estimate(added / float(np.median(figures["without"])))),
+        "without_us": estimate(figures["without"]).document(),
+        "added_us": estimate(added).document(),
+        "share": estimate(added / float(np.median(figures["without"]))).document(),
     }
 
 
@@ -97,10 +97,6 @@ def ledger_bytes(model: Path, directory: Path) -> int:
     assert instrument.ledger is not None, instrument.switch.why
     instrument.ledger.close()
     return instrument.ledger.layout.file_bytes
-
-
-def _rounded(of: Estimate) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in dataclasses.asdict(of).items()}
 
 
 def main(arguments: list[str]) -> int:

