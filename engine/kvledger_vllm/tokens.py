@@ -1,4 +1,4 @@
-"""The tokens of scheduled requests: how many are computed and generated, and the time to and between them.
+"""The tokens of scheduled requests: how many are computed and generated.
 
 Requests that decode go by the ledger's token clocks, as long as it adds up that each of them went on by one token:
 vLLM's numbers of a step, and once in a while its own objects, one by one. All others are copied from those objects.
@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 
 from kvledger.pace import Pace
-from kvledger.words import Event, RequestClass, RequestState
+from kvledger.words import RequestState
 from kvledger.writer import Ledger
 from kvledger_vllm.cells import Cells
 from kvledger_vllm.delayed import Delayed
+from kvledger_vllm.latencies import Latencies
 from kvledger_vllm.pace import TokenClock
 from kvledger_vllm.requests import Requests
 
-_NS_PER_SECOND = 1e9
 _MOST_IN_FLIGHT, _FEW = 64, 8
 _PROOF_NS, _PROOF_UPDATES = 1_000_000_000, 64
 
 
 class Tokens:
-    """Token columns of the slots, and their histograms."""
+    """Token counts of the slots, and the counter of all generated ones."""
 
     def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any, delayed: Delayed) -> None:
         self._ledger, self._slots, self._requests, self._scheduler = ledger, Cells(ledger.slots), requests, scheduler
@@ -41,20 +41,16 @@ class Tokens:
         self._until: dict[int, int] = {}
         """Where in `_last_of` a slot is."""
         self._steps: deque[tuple[Any, list[str]]] = deque(maxlen=_MOST_IN_FLIGHT)
-        self._measured_ns = self._proved_ns = self._updates = 0
+        self._proved_ns = self._updates = 0
         # Where a step may give a request more than one token, or take some back, sums do not tell who got how many.
         self._one_each = (
             not getattr(scheduler, "num_spec_tokens", 0)
             and getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1
             and getattr(scheduler, "connector", None) is None
         )
-        stats, kind = ledger.stats, {"class": RequestClass.DEFAULT.word}
+        self._latencies, stats = Latencies(ledger, delayed), ledger.stats
         self._values = stats.values
-        self._generated = stats.counter("generation_tokens_total")
-        self._last_token = stats.gauge("last_token_ns")
-        self._first = stats.histogram("time_to_first_token", **kind)
-        self._gap = stats.histogram("inter_token_latency", **kind)
-        self._gaps = delayed.of(self._observe_gaps)
+        self._generated, self._last_token = stats.counter("generation_tokens_total"), stats.gauge("last_token_ns")
 
     def admitted(self, request: Any) -> None:
         """A request runs from now on."""
@@ -204,7 +200,7 @@ class Tokens:
             if going:
                 clock.tick()
                 values[self._generated] += going
-                self._gaps((self._ledger.now_ns - self._measured_ns, going))
+                self._latencies.all_went_on(going)
         else:
             clock.stop()
             slots = self._running(output.num_scheduled_tokens)
@@ -214,7 +210,8 @@ class Tokens:
         if grown:
             self._measure(grown)
         if grown or going:
-            values[self._last_token] = self._measured_ns = self._ledger.now_ns
+            values[self._last_token] = self._ledger.now_ns
+            self._latencies.updated()
 
     def _take(self, output: Any) -> list[str] | None:
         if not output.num_scheduled_tokens:
@@ -254,25 +251,10 @@ class Tokens:
 
     def _measure(self, grown: list[tuple[int, int, int]]) -> None:
         """Time new tokens one request at a time; who got one goes by the clock from now on."""
-        view, now = self._slots, self._ledger.now_ns
         for slot, before, count in grown:
             new = count - before
-            view.output_tokens[slot] = count
+            self._slots.output_tokens[slot] = count
             self._values[self._generated] += new
-            if before:
-                self._gap.observe((now - view.last_token_ns[slot]) / _NS_PER_SECOND / new, new)
-            else:
-                self._first_token(slot)
-            view.last_token_ns[slot] = now
-            if self._one_each and new == 1 and view.state[slot] == RequestState.RUNNING:
+            self._latencies.one_went_on(slot, new, first=not before)
+            if self._one_each and new == 1 and self._slots.state[slot] == RequestState.RUNNING:
                 self._output.join(slot)
-
-    def _first_token(self, slot: int) -> None:
-        view, now = self._slots, self._ledger.now_ns
-        view.first_token_ns[slot] = now
-        self._first.observe((now - view.arrived_ns[slot]) / _NS_PER_SECOND)
-        blocks = int(view.table_blocks[slot].sum())
-        self._ledger.event(Event.FIRST_TOKEN, view.serial[slot], blocks=blocks)
-
-    def _observe_gaps(self, ns_and_count: tuple[int, int]) -> None:
-        self._gap.observe(ns_and_count[0] / _NS_PER_SECOND, ns_and_count[1])

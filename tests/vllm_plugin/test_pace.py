@@ -67,16 +67,16 @@ def test_a_clock_counts_what_its_slots_would_have_counted(turns: list[tuple[str,
         assert seen.settled.all()
 
 
-@given(began=st.integers(-(2**63), 2**63 - 1), which=st.sampled_from(list(Pace)))
-def test_a_damaged_beginning_takes_no_token_away(began: int, which: Pace) -> None:
+@given(began=st.integers(-(2**63), 2**63 - 1), count=st.integers(5, 2**31 - 1), which=st.sampled_from(list(Pace)))
+def test_a_damaged_beginning_or_count_takes_no_token_away(began: int, count: int, which: Pace) -> None:
     ledger = ledger_of(VirtualClock(1))
     slots = ledger.slots
-    slots.serial[0], slots.computed_tokens[0], slots.output_tokens[0] = 1, 5, 5
+    slots.serial[0], slots.computed_tokens[0], slots.output_tokens[0] = 1, count, count
     slots.pace[0] = which
     slots.pace_computed[0] = slots.pace_generated[0] = began
     ledger.publish_now()
 
     seen = Reader.over(MemorySource(ledger.image)).sample().slots
 
-    assert seen.computed_tokens[0] >= 5
-    assert seen.output_tokens[0] >= 5
+    assert seen.computed_tokens[0] >= count
+    assert seen.output_tokens[0] >= count
