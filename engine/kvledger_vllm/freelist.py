@@ -19,6 +19,8 @@ class FreeList:
         self._ledger, self._words, self._list = ledger, ledger.control.data, ledger.free.list.data
         places = np.full(ledger.limits.capacity_blocks, -1, np.intp)
         count = int(ledger.control[_FREE])
+        # vLLM takes the lowest of never-used blocks first: those on top leave without another closing their gap.
+        ledger.free.list[:count] = np.sort(ledger.free.list[:count])[::-1]
         places[ledger.free.list[:count]] = np.arange(count)
         self._places = places.data
         self._changed = ledger.blocks.changed_seq.data
@@ -37,9 +39,10 @@ class FreeList:
                 others.append(block)
                 continue
             left -= 1
-            last = listed[left]
-            changed[last] = seq
-            listed[place], places[last] = last, place
+            if place != left:
+                last = listed[left]
+                changed[last] = seq
+                listed[place], places[last] = last, place
             places[block] = -1
         words[_FREE] = left
         return others

@@ -135,7 +135,7 @@ class Publisher:
             found = self._growth.find(cached, fresh)
             if found is None:
                 return False
-            self._growth.apply(*found)
+            self._growth.apply(found)
         else:
             self._mirror.count()
         self._pins.sync(self._notes, {})
