@@ -76,8 +76,10 @@ class BareScheduler:
         self._ahead = 2 if asynchronous else 1
         self._in_flight: deque[Any] = deque()
 
-    def add(self, request_id: str, prompt: list[int], *, max_tokens: int = 16, **fields: Any) -> None:
-        """A request arrives."""
+    def add(
+        self, request_id: str, prompt: list[int], *, max_tokens: int = 16, stop: tuple[int, ...] = (), **fields: Any
+    ) -> None:
+        """A request arrives. `stop` are tokens that end it."""
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
@@ -85,7 +87,9 @@ class BareScheduler:
             Request(
                 request_id=request_id,
                 prompt_token_ids=prompt,
-                sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+                sampling_params=SamplingParams(
+                    max_tokens=max_tokens, ignore_eos=not stop, stop_token_ids=list(stop) or None
+                ),
                 pooling_params=None,
                 block_hasher=self._hasher,
                 **fields,

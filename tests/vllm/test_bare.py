@@ -3,111 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kvledger.invariants import counts, suspects
-from kvledger.reader import Reader
-from kvledger.source import MemorySource
 from kvledger.words import WaitCause
 from kvledger_agent.ledger_source import LedgerSource
-from kvledger_vllm.attach import Instrument, attach
-from kvledger_vllm.settings import Settings
-from tests.vllm.bare import BareScheduler
-from tests.vllm.truth import differences, ledger_counts, truth_of
-
-_engines = count()
-Words = list[int]
-
-
-class Mirrored:
-    """A bare scheduler, its instrument, and a reader of its ledger."""
-
-    def __init__(self, bare: BareScheduler, instrument: Instrument) -> None:
-        assert instrument.ledger is not None, instrument.switch.why
-        self.bare, self.scheduler, self.instrument = bare, bare.scheduler, instrument
-        self.pool = self.scheduler.kv_cache_manager.block_pool
-        self.tables = self.scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
-        self.reader = Reader.over(MemorySource(instrument.ledger.image))
-
-    def check(self, what: str) -> None:
-        """The ledger says what vLLM says, and nothing of it is suspect."""
-        assert self.instrument.switch.on, (what, self.instrument.switch.why)
-        assert differences(truth_of(self.scheduler), ledger_counts(self.reader)) == {}, what
-        audit = self.reader.audit()
-        assert (suspects(audit), counts(self.reader.sample(), audit), [*audit.damage]) == ([], {}, []), what
-
-    def named(self) -> set[tuple[str, int, int]]:
-        """What the ledger finds wrong: (kind, vLLM's block, by how many)."""
-        return {(found.kind.word, found.block + 1, found.excess) for found in suspects(self.reader.audit())}
-
-    def causes(self) -> set[int]:
-        """What requests wait for now."""
-        return {cause for cause in self.reader.sample().wait_causes().tolist() if cause >= 0}
-
-    def corrections(self) -> int:
-        """Blocks that changed by no way that is watched."""
-        return self.reader.sample().control["mirror_corrections"]
-
-
-@contextmanager
-def mirrored(model: Path, directory: Path, *, blocks: int, seed: int, **options: Any) -> Iterator[Mirrored]:
-    bare = BareScheduler(model, blocks=blocks, seed=seed, **options)
-    instrument = attach(bare.scheduler, Settings(directory=directory, engine=f"bare-{next(_engines)}"))
-    try:
-        yield Mirrored(bare, instrument)
-    finally:
-        if instrument.ledger is not None:
-            instrument.ledger.close()
-
-
-class Work:
-    """Random calls of a scheduler, checked after each."""
-
-    def __init__(self, mirror: Mirrored, seed: int) -> None:
-        self.mirror, self.bare, self.random = mirror, mirror.bare, random.Random(seed)
-        self.prefixes = [self.words(200) for _ in range(3)]
-        self.ids = count()
-
-    def words(self, number: int) -> Words:
-        return [self.random.randrange(3, 512) for _ in range(number)]
-
-    def call(self) -> str:
-        """Make one call; its name."""
-        drawn, requests = self.random.random(), self.bare.scheduler.requests
-        if drawn < 0.3 and len(requests) < 40:
-            return self.arrive()
-        if drawn < 0.36 and requests:
-            self.bare.abort(self.random.choice(list(requests)))
-            return "abort"
-        if drawn < 0.37:
-            self.bare.scheduler.reset_prefix_cache()
-            return "reset"
-        if drawn < 0.375:
-            self.bare.drain()
-            self.bare.scheduler.reset_prefix_cache(reset_running_requests=True)
-            return "reset with the running"
-        self.bare.schedule()
-        self.mirror.check("schedule")
-        if self.bare.full():
-            self.bare.update()
-        return "update"
-
-    def arrive(self) -> str:
-        prompt = self.random.choice(self.prefixes)[: self.random.randrange(1, 200)]
-        salt = {"cache_salt": "salt"} if self.random.random() < 0.2 else {}
-        self.bare.add(
-            f"cmpl-{next(self.ids):032d}-0-abcdef12",
-            prompt + self.words(self.random.randrange(1, 60)),
-            max_tokens=self.random.randrange(1, 120),
-            **salt,
-        )
-        return "arrival"
+from tests.vllm.mirrored import Mirrored, Work, mirrored, six_requests
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
@@ -245,7 +148,7 @@ def test_the_head_waits_for_a_seat_for_the_steps_tokens_or_after_a_preemption_an
 
 def test_a_pause_is_the_cause_of_every_wait_until_it_is_over(tiny_model: Path, ledger_directory: Path) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=8) as mirror:
-        _six_requests(mirror, 8)
+        six_requests(mirror, 8)
         paused = type(mirror.scheduler._pause_state).PAUSED_NEW
         resumed = mirror.scheduler._pause_state
         mirror.scheduler.set_pause_state(paused)
@@ -327,7 +230,7 @@ def test_a_defect_of_the_engines_own_is_named_block_for_block(
     seed: int,
 ) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=seed) as mirror:
-        _six_requests(mirror, seed)
+        six_requests(mirror, seed)
         mirror.check("before")
         assert mirror.named() == set()
         wrong = defect(mirror)
@@ -339,7 +242,7 @@ def test_a_count_that_changes_by_no_way_that_is_watched_is_found_by_the_scan(
     tiny_model: Path, ledger_directory: Path
 ) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=4) as mirror:
-        _six_requests(mirror, 4)
+        six_requests(mirror, 4)
         mirror.check("before")
         block = mirror.tables["r1"][-1]
         block.ref_cnt += 2
@@ -349,13 +252,3 @@ def test_a_count_that_changes_by_no_way_that_is_watched_is_found_by_the_scan(
         while not mirror.corrections() and clock.now_ns() < until:
             mirror.scheduler.set_pause_state(mirror.scheduler._pause_state)
         assert (mirror.named(), mirror.corrections()) == ({("excess_reference", block.block_id, 2)}, 1)
-
-
-def _six_requests(mirror: Mirrored, seed: int) -> None:
-    drawn = random.Random(seed)
-    shared = [drawn.randrange(3, 512) for _ in range(120)]
-    for number in range(6):
-        mirror.bare.add(f"r{number}", shared + [drawn.randrange(3, 512) for _ in range(30)], max_tokens=200)
-    for _ in range(12):
-        mirror.bare.step()
-    mirror.bare.drain()
