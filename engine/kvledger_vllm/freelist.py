@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
@@ -28,6 +29,10 @@ class FreeList:
     def has(self, block: int) -> bool:
         """Whether a block is listed."""
         return self._places[block] >= 0
+
+    def listed(self, blocks: slice) -> NDArray[np.bool_]:
+        """Whether each block of a stretch is listed."""
+        return np.asarray(self._places)[blocks] >= 0
 
     def take(self, blocks: Sequence[int]) -> list[int]:
         """Take blocks out; the entries that close the gaps are stamped first. Returns those that were not listed."""

@@ -75,12 +75,22 @@ class BareScheduler:
         """Processor time that vLLM's schedule and update_from_output have taken, with whatever is hooked into them."""
         self._ahead = 2 if asynchronous else 1
         self._in_flight: deque[Any] = deque()
+        self.transferred: Any = None
+        """vLLM's `KVConnectorOutput` that comes with the next model output."""
 
     def add(
-        self, request_id: str, prompt: list[int], *, max_tokens: int = 16, stop: tuple[int, ...] = (), **fields: Any
+        self,
+        request_id: str,
+        prompt: list[int],
+        *,
+        max_tokens: int = 16,
+        stop: tuple[int, ...] = (),
+        pattern: str = "",
+        **fields: Any,
     ) -> None:
-        """A request arrives. `stop` are tokens that end it."""
+        """A request arrives. `stop` are tokens that end it; with a `pattern` it waits for a grammar nobody makes."""
         from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
         from vllm.v1.request import Request
 
         self.scheduler.add_request(
@@ -88,7 +98,10 @@ class BareScheduler:
                 request_id=request_id,
                 prompt_token_ids=prompt,
                 sampling_params=SamplingParams(
-                    max_tokens=max_tokens, ignore_eos=not stop, stop_token_ids=list(stop) or None
+                    max_tokens=max_tokens,
+                    ignore_eos=not stop,
+                    stop_token_ids=list(stop) or None,
+                    structured_outputs=StructuredOutputsParams(regex=pattern) if pattern else None,
                 ),
                 pooling_params=None,
                 block_hasher=self._hasher,
@@ -138,10 +151,12 @@ class BareScheduler:
         from vllm.v1.outputs import ModelRunnerOutput
 
         ids = list(output.num_scheduled_tokens)
+        transferred, self.transferred = self.transferred, None
         return ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
             sampled_token_ids=[
                 [self.random.randrange(FIRST_TOKEN, 512)] if request_id in sampling else [] for request_id in ids
             ],
+            kv_connector_output=transferred,
         )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kvledger.status import ReadStatus, frozen_after_seconds, status_of
 from kvledger.words import WaitCause
 from kvledger_agent.ledger_source import LedgerSource
 from tests.vllm.mirrored import Mirrored, Work, mirrored, six_requests
+from tests.vllm.truth import differences, ledger_counts, truth_of
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
@@ -146,6 +149,74 @@ def test_the_head_waits_for_a_seat_for_the_steps_tokens_or_after_a_preemption_an
         assert 0 < (stats.counter("recomputed_tokens_total") or 0) <= lost + hit
 
 
+def test_a_head_that_the_pool_has_room_for_waits_for_a_budget_that_the_steps_tokens_do_not_show(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    """As with images, whose encoder computes and keeps only so much a step: vLLM's own way out of its scan."""
+    with mirrored(tiny_model, ledger_directory, blocks=65, seed=14, asynchronous=False) as mirror:
+        scheduler = mirror.scheduler
+        scheduler._try_schedule_encoder_inputs = lambda request, computed, new, budget, **_: ([], 0, budget, [], [])
+        mirror.bare.add("image", [5] * 200, max_tokens=4)
+        scheduler.requests["image"].mm_features = [object()]
+        mirror.bare.add("text", [6] * 20, max_tokens=4)
+        for number in range(3):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+            assert mirror.causes() == {WaitCause.TOKEN_BUDGET}
+        assert mirror.reader.sample().stats.counter("allocation_failures_total") == 0
+        scheduler.requests["image"].mm_features = []
+        mirror.bare.step()
+        mirror.check("admitted")
+        assert not mirror.causes()
+
+
+def test_who_stands_behind_a_deferred_request_waits_for_what_stops_the_scan(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=33, seed=15, asynchronous=False) as mirror:
+        mirror.bare.add("first", [5] * 300, max_tokens=90)
+        mirror.bare.step()
+        mirror.bare.add("grammar", [7] * 20, max_tokens=4, pattern="t5( t6)*")
+        mirror.bare.add("second", [6] * 400, max_tokens=4)
+        for number in range(4):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+        assert mirror.causes() == {WaitCause.DEFERRED, WaitCause.POOL}
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_a_full_pause_is_idle_for_as_long_as_it_lasts_and_not_frozen(
+    tiny_model: Path, ledger_directory: Path, asynchronous: bool
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=16, asynchronous=asynchronous) as mirror:
+        six_requests(mirror, 16)
+        mirror.bare.add("late", [9] * 40, max_tokens=4)
+        states = type(mirror.scheduler.pause_state)
+        mirror.scheduler.set_pause_state(states.PAUSED_ALL)
+        mirror.bare.drain()
+        mirror.check("paused")
+        assert not mirror.scheduler.has_requests()
+        sample = mirror.reader.sample()
+        assert (sample.stats.whole("running"), sample.stats.whole("waiting")) == (6, 1)
+        assert mirror.causes() == {WaitCause.PAUSED}
+        # vLLM runs no step now, for hours maybe: that no heartbeat comes says nothing.
+        idle = LedgerSource(mirror.reader).look().liveness.idle
+        assert (idle, sample.control["idle_since_ns"] > 0) == (True, True)
+        after_an_hour = status_of(
+            abandoned=False,
+            closed=False,
+            locked=True,
+            idle=bool(idle),
+            heartbeat_age_seconds=3600.0,
+            frozen_after_seconds=frozen_after_seconds(sample.stats),
+        )
+        assert after_an_hour is ReadStatus.IDLE
+        mirror.scheduler.set_pause_state(states.UNPAUSED)
+        mirror.bare.step()
+        mirror.check("resumed")
+        assert (mirror.causes(), mirror.reader.sample().control["idle_since_ns"]) == (set(), 0)
+
+
 def test_a_pause_is_the_cause_of_every_wait_until_it_is_over(tiny_model: Path, ledger_directory: Path) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=8) as mirror:
         six_requests(mirror, 8)
@@ -238,17 +309,73 @@ def test_a_defect_of_the_engines_own_is_named_block_for_block(
         assert mirror.corrections() == 0
 
 
-def test_a_count_that_changes_by_no_way_that_is_watched_is_found_by_the_scan(
-    tiny_model: Path, ledger_directory: Path
+def miscounted(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A reference appears that nobody has."""
+    block = mirror.tables["r1"][-1]
+    block.ref_cnt += 2
+    return {("excess_reference", block.block_id, 2)}
+
+
+def forgotten(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A block that waits for its next use is no longer found by its content."""
+    _cached(mirror).reset_hash()
+    return set()
+
+
+def remembered(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A free block is found by a content."""
+    free = mirror.pool.blocks[mirror.pool.num_gpu_blocks - 1]
+    assert (free.ref_cnt, free.block_hash) == (0, None)
+    free._block_hash = _cached(mirror).block_hash
+    return set()
+
+
+def dropped(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A free block leaves the free queue, and nobody has it."""
+    free = mirror.pool.blocks[mirror.pool.num_gpu_blocks - 1]
+    mirror.pool.free_block_queue.remove(free)
+    return {("lost_block", free.block_id, 1)}
+
+
+def queued_too(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A block that is in use is in the free queue, too."""
+    block = mirror.tables["r1"][-1]
+    mirror.pool.free_block_queue.append(block)
+    return {("double_listed", block.block_id, 1)}
+
+
+def _cached(mirror: Mirrored) -> Any:
+    mirror.bare.abort("r5")
+    return next(b for b in mirror.pool.blocks[1:] if not b.ref_cnt and b.block_hash is not None)
+
+
+@pytest.mark.parametrize("change", [miscounted, forgotten, remembered, dropped, queued_too])
+def test_what_changes_by_no_way_that_is_watched_is_found_by_the_scan_and_named_if_it_is_wrong(
+    tiny_model: Path, ledger_directory: Path, change: Callable[[Mirrored], set[tuple[str, int, int]]]
 ) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=4) as mirror:
         six_requests(mirror, 4)
         mirror.check("before")
-        block = mirror.tables["r1"][-1]
-        block.ref_cnt += 2
+        wrong = change(mirror)
+        assert (mirror.named(), mirror.corrections()) == (set(), 0)
+        publisher = mirror.instrument.publisher
+        assert publisher is not None
+        for _ in range(17):  # of stretches of a sixteenth of the pool each
+            publisher._scan.due_ns = 0
+            mirror.scheduler.set_pause_state(mirror.scheduler._pause_state)
+        assert (mirror.named(), mirror.corrections()) == (wrong, 1)
+        # vLLM's own count of its queue goes with the queue, right or wrong.
+        differing = differences(truth_of(mirror.scheduler), ledger_counts(mirror.reader)).keys()
+        assert differing == ({"free"} if change in (dropped, queued_too) else set())
+
+
+def test_the_scan_comes_round_by_itself_within_its_time(tiny_model: Path, ledger_directory: Path) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=4) as mirror:
+        six_requests(mirror, 4)
+        wrong = miscounted(mirror)
         assert mirror.instrument.ledger is not None
         clock = mirror.instrument.ledger.clock
         until = clock.now_ns() + 25_000_000_000
         while not mirror.corrections() and clock.now_ns() < until:
             mirror.scheduler.set_pause_state(mirror.scheduler._pause_state)
-        assert (mirror.named(), mirror.corrections()) == ({("excess_reference", block.block_id, 2)}, 1)
+        assert (mirror.named(), mirror.corrections()) == (wrong, 1)
