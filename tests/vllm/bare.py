@@ -14,7 +14,7 @@ FIRST_TOKEN = 3
 class BareScheduler:
     """One scheduler of vLLM's over a pool of `blocks` blocks, null block included. `asynchronous` runs a step ahead.
 
-    With a `window` there is a second cache group, of sliding-window layers.
+    With a `window` there is a second cache group, of sliding-window layers. `rank` is that among data-parallel peers.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class BareScheduler:
         max_num_batched_tokens: int = 256,
         seed: int = 0,
         window: int = 0,
+        rank: int = 0,
         **arguments: Any,
     ) -> None:
         import torch
@@ -55,6 +56,7 @@ class BareScheduler:
             **arguments,
         ).create_engine_config()
         config.cache_config.num_gpu_blocks = blocks
+        config.parallel_config.data_parallel_rank = config.parallel_config.data_parallel_index = rank
         shape: dict[str, Any] = {
             "block_size": block_size, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32
         }  # fmt: skip

@@ -10,11 +10,11 @@ FETCHED, SENT = "fetched", "sent"
 """Beginnings of the ids of requests whose KV comes from elsewhere, and of those whose KV goes elsewhere at the end."""
 
 
-class Nothing(KVConnectorMetadata):
+class Nothing(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not there where types are checked
     """What workers would be told."""
 
 
-class SlowConnector(KVConnectorBase_V1):
+class SlowConnector(KVConnectorBase_V1):  # type: ignore[misc]
     """The scheduler's side alone: it holds nothing of its own, and says which requests keep their blocks."""
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:

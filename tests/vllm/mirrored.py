@@ -52,10 +52,14 @@ class Mirrored:
 
 
 @contextmanager
-def mirrored(model: Path, directory: Path, *, blocks: int, seed: int, **options: Any) -> Iterator[Mirrored]:
+def mirrored(
+    model: Path, directory: Path, *, blocks: int, seed: int, max_requests: int = 0, **options: Any
+) -> Iterator[Mirrored]:
     """A bare scheduler with an instrument of its own. `options` are `BareScheduler`'s."""
     bare = BareScheduler(model, blocks=blocks, seed=seed, **options)
-    instrument = attach(bare.scheduler, Settings(directory=directory, engine=f"bare-{next(_engines)}"))
+    instrument = attach(
+        bare.scheduler, Settings(directory=directory, engine=f"bare-{next(_engines)}", max_requests=max_requests)
+    )
     try:
         yield Mirrored(bare, instrument)
     finally:
@@ -99,7 +103,7 @@ class Work:
     def arrive(self) -> str:
         """A request with a shared beginning, some with a salt."""
         prompt = self.random.choice(self.prefixes)[: self.random.randrange(1, 200)]
-        salt = {"cache_salt": "salt"} if self.random.random() < 0.2 else {}
+        salt: dict[str, Any] = {"cache_salt": "salt"} if self.random.random() < 0.2 else {}
         self.bare.add(
             f"cmpl-{next(self.ids):032d}-0-abcdef12",
             prompt + self.words(self.random.randrange(1, 60)),

@@ -213,6 +213,29 @@ def test_an_abort_of_a_finished_request_whose_blocks_are_being_sent_changes_noth
         drained(mirror)
 
 
+def test_however_many_ended_requests_wait_for_their_transfer_each_has_a_slot(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    """More than the operator has planned for: there are as many as blocks."""
+    transfer = KVTransferConfig(
+        kv_connector="SlowConnector", kv_connector_module_path="tests.vllm.connector", kv_role="kv_both"
+    )
+    options = {"max_num_seqs": 4, "max_requests": 8, "kv_transfer_config": transfer}
+    with mirrored(tiny_model, ledger_directory, blocks=65, seed=45, asynchronous=False, **options) as mirror:
+        names = [f"sent-{number}" for number in range(50)]
+        for number, name in enumerate(names):
+            mirror.bare.add(name, [5 + number] * 10, max_tokens=2)
+        for _ in range(40):
+            steps(mirror)
+        sample = mirror.reader.sample()
+        assert sample.slots.state.tolist() == [int(RequestState.FINISHING)] * 50
+        assert sample.control["overflows"] == 0
+        mirror.bare.add("last", [3] * 10, max_tokens=2)
+        mirror.bare.transferred = KVConnectorOutput(finished_sending=set(names))
+        steps(mirror, 4)
+        drained(mirror)
+
+
 def row_of(mirror: Mirrored, request_id: str) -> tuple[str, str | None]:
     """State and wait cause of a request in the ledger."""
     sample = mirror.reader.sample()

@@ -13,6 +13,7 @@ from kvledger.status import ReadStatus, frozen_after_seconds, status_of
 from kvledger.words import WaitCause
 from kvledger_agent.ledger_source import LedgerSource
 from tests.vllm.mirrored import Mirrored, Work, mirrored, six_requests
+from tests.vllm.tally import Tally
 from tests.vllm.truth import differences, ledger_counts, truth_of
 
 
@@ -96,6 +97,55 @@ def test_sliding_window_layers_are_a_group_that_gives_blocks_back_while_its_requ
         mirror.check("all aborted")
         assert released > 10, "no block ever left the window"
         assert mirror.corrections() == 0
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_a_request_whose_early_blocks_left_the_window_keeps_its_computed_tokens(
+    tiny_model: Path, ledger_directory: Path, asynchronous: bool
+) -> None:
+    """Its table begins anew in the ledger when the window moves: what it has computed is not lost with it."""
+    with mirrored(tiny_model, ledger_directory, blocks=101, seed=17, asynchronous=asynchronous, window=64) as mirror:
+        for number in range(3):
+            mirror.bare.add(f"r{number}", [5 + number] * 40, max_tokens=150)
+        left = 0
+        before: dict[int, int] = {}
+        for number in range(140):
+            mirror.bare.step()
+            mirror.check(f"step {number}")  # computed tokens of running requests among all else
+            seen = ledger_counts(mirror.reader)
+            assert all(seen["computed"][name] >= tokens for name, tokens in before.items() if name in seen["computed"])
+            before = seen["computed"]
+            left = max(left, sum(len(full) - len(windowed) for full, windowed in seen["tables"].values()))
+        assert left > 3, "no block left the window"
+
+
+def test_one_beginning_that_all_share_is_held_by_all_and_every_second_of_it_split(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=201, seed=18, max_num_seqs=64) as mirror:
+        tally = Tally(mirror)
+        beginning = [5 + number % 400 for number in range(320)]
+        mirror.bare.add("first", [*beginning, 3], max_tokens=200)
+        for _ in range(4):
+            mirror.bare.step()
+        for number in range(60):
+            mirror.bare.add(f"r{number}", [*beginning, 7 + number], max_tokens=20 + number)
+        for number in range(30):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+            audit = mirror.reader.audit()
+            most = int(audit.column("ref_count").max())
+            if number == 10:
+                assert most == 61
+        assert int((audit.column("ref_count") > 40).sum()) == 20
+        logical, active = ledger_counts(mirror.reader)["logical"], ledger_counts(mirror.reader)["active"]
+        assert logical > 8 * active
+        mirror.bare.drain()
+        mirror.bare.abort(*mirror.scheduler.requests)
+        mirror.check("all aborted")
+        records = mirror.reader.summaries(0).records
+        seconds = dict(zip(records["id_hash"].tolist(), records["block_seconds"].tolist(), strict=True))
+        assert seconds == pytest.approx(dict(tally.block_seconds), rel=1e-6, abs=1e-9)
 
 
 def test_a_request_that_the_whole_pool_cannot_hold_is_counted_as_one_that_never_fits(
