@@ -75,6 +75,7 @@ class BareScheduler:
         )
         self.control_ns = 0
         """Processor time that vLLM's schedule and update_from_output have taken, with whatever is hooked into them."""
+        self._drafts = int(config.num_speculative_tokens)
         self._ahead = 2 if asynchronous else 1
         self._in_flight: deque[Any] = deque()
         self.transferred: Any = None
@@ -133,6 +134,7 @@ class BareScheduler:
         began = thread_time_ns()
         self.scheduler.update_from_output(output, computed)
         self.control_ns += thread_time_ns() - began
+        self._draft()
 
     def full(self) -> bool:
         """Whether as many steps are in flight as may be."""
@@ -149,6 +151,19 @@ class BareScheduler:
         while self._in_flight:
             self.update()
 
+    def _draft(self) -> None:
+        """With speculative decoding: guesses for the next step, of some requests some."""
+        if not self._drafts:
+            return
+        from vllm.v1.outputs import DraftTokenIds
+
+        names = [request.request_id for request in self.scheduler.running]
+        guesses = [self._tokens(self.random.randrange(self._drafts + 1)) for _ in names]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, guesses))
+
+    def _tokens(self, number: int) -> list[int]:
+        return [self.random.randrange(FIRST_TOKEN, 512) for _ in range(number)]
+
     def _computed(self, output: Any, sampling: set[str]) -> Any:
         from vllm.v1.outputs import ModelRunnerOutput
 
@@ -158,7 +173,13 @@ class BareScheduler:
             req_ids=ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
             sampled_token_ids=[
-                [self.random.randrange(FIRST_TOKEN, 512)] if request_id in sampling else [] for request_id in ids
+                self._tokens(1 + self._accepted(output, request_id)) if request_id in sampling else []
+                for request_id in ids
             ],
             kv_connector_output=transferred,
         )
+
+    def _accepted(self, output: Any, request_id: str) -> int:
+        """How many of a request's guesses turn out right."""
+        guesses = output.scheduled_spec_decode_tokens.get(request_id, ())
+        return self.random.randrange(len(guesses) + 1) if guesses else 0
