@@ -28,7 +28,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("KVLEDGER_DIR", str(directory))
     monkeypatch.setenv("KVLEDGER_ENGINE", "chat")
     yield directory
-    Scheduler.__init__ = original  # type: ignore[method-assign]
+    Scheduler.__init__ = original
     shutil.rmtree(directory)
 
 
