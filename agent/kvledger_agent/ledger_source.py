@@ -53,6 +53,8 @@ class LedgerSource:
         self._clock, self._leaks, self._violations = GraceClock(), LeakTracker(), ViolationTracker()
         self._book, self._growth = FindingBook(reader.head.limits), Window()
         self._peak_running, self._fresh_events = PeakRunning(), 0
+        self.overflows: int | None = None
+        """Records for which the ledger had no room, ever; None before the first look."""
         self._last: Observation | None = None
         self._last_final: ReadStatus | None = None
 
@@ -78,6 +80,7 @@ class LedgerSource:
     def look(self, now_ns: int | None = None) -> Observation:
         """Sample, drain, audit, judge. `now_ns` is CLOCK_MONOTONIC unless given. Raises `LedgerUnreadable`."""
         sample = self.reader.sample(now_ns)
+        self.overflows = max(0, sample.control["overflows"])
         final = is_final(sample)
         if final and self._last is not None and self._last_final is sample.status:
             return self._last
