@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from kvledger_engine.kvstore import KvStore
 from kvledger_engine.model.config import ModelConfig
+from kvledger_engine.model.linear import linear
 from kvledger_engine.model.rope import Rotation, inverse_frequencies
 from kvledger_engine.model.weights import LayerWeights, Weights
 
