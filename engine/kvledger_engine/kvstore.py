@@ -37,7 +37,9 @@ class KvStore:
         backend: Backend | None = None,
     ) -> None:
         layout = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
-        self.backend = backend_for(layout, device, dtype, layers=config.num_hidden_layers) if backend is None else backend
+        self.backend = (
+            backend_for(layout, device, dtype, layers=config.num_hidden_layers) if backend is None else backend
+        )
         groups = config.cache_groups()
         self.row_of = [0] * config.num_hidden_layers
         for layers in groups:

@@ -102,7 +102,10 @@ def check_card(stored: torch.dtype, capability: tuple[int, int]) -> None:
 
 
 def backend_for(layout: HeadLayout, device: torch.device, stored: torch.dtype, *, layers: int = 1) -> Backend:
-    """The backend for a store of such cells on a device, of a model of `layers`. Raises `BadConfig` where one cannot be had."""
+    """The backend for a store of such cells on a device, of a model of `layers`.
+
+    Raises `BadConfig` where one cannot be had.
+    """
     if device.type != "cuda":
         return TorchBackend(layout, device, layers=layers)
     if find_spec("triton") is None:

@@ -65,7 +65,7 @@ class Residents:
         self._contexts[:] = -1
 
     def move(self, batch: Batch, tables: GroupTables, rows: I64, tokens: I64) -> Moves:
-        """What a step of `rows` changes; `tokens` I64[r] are theirs in the batch. They are the residents from now on."""
+        """What a step of `rows` changes; `tokens` I64[r] are theirs in the batch. They are residents from then on."""
         slots, starts = batch.slots[rows].astype(np.int64), batch.starts[rows].astype(np.int64)
         places, kept = self._seat(slots)
         blocks = self._blocks(tables, rows, starts)
