@@ -1,4 +1,4 @@
-"""The rows of served tokens, as far as they go without vLLM: clients that count, processes that answer, and the lines."""
+"""The rows of served tokens, as far as they go without vLLM: clients count, processes answer, and lines are drawn."""
 
 from __future__ import annotations
 
