@@ -20,7 +20,11 @@ from kvledger_agent.up.child import Child
 SERVED = "model"
 BLOCK_TOKENS, MODEL_TOKENS = 32, 1024
 READY_SECONDS, STOP_SECONDS = 900.0, 60.0
-BOTH_CORES = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
+BOTH_CORES = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
 """What has vLLM compute on all cores. By itself it leaves one to its own HTTP process."""
 _VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
