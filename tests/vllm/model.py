@@ -12,7 +12,22 @@ LONGEST_TOKENS = 2048
 
 
 def save_tiny_llama(directory: Path) -> None:
-    """Write config, weights and a word-level tokenizer (words `t0` to `t511`) into `directory`."""
+    """Write a Llama of 2 layers into `directory`."""
+    save_llama(
+        directory,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+
+
+def save_llama(directory: Path, **sizes: int) -> None:
+    """Write config, weights and a word-level tokenizer (words `t0` to `t511`) into `directory`.
+
+    `sizes` have the names they have in the configuration.
+    """
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -20,16 +35,12 @@ def save_tiny_llama(directory: Path) -> None:
     torch.manual_seed(SEED)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
         max_position_embeddings=LONGEST_TOKENS,
         bos_token_id=1,
         eos_token_id=2,
         tie_word_embeddings=True,
         dtype="float32",
+        **sizes,
     )
     LlamaForCausalLM(config).save_pretrained(directory)
     words = models.WordLevel({f"t{number}": number for number in range(VOCABULARY)}, unk_token="t0")

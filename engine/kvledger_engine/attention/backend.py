@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from kvledger_engine.attention.decoding import Decoding, StepPlan
 from kvledger_engine.attention.layercells import LayerCells
-from kvledger_engine.attention.plan import AttentionPlan, HeadLayout, plan_attention
+from kvledger_engine.attention.plan import HeadLayout, plan_attention
 from kvledger_engine.attention.reference import Gather, attend
 from kvledger_engine.attention.scaling import LARGEST, quantise
 from kvledger_engine.batch import Batch
@@ -36,18 +38,38 @@ class Backend(Protocol):
 
 
 class TorchBackend:
-    """Plain torch: the path of a CPU, and the oracle of every other one."""
+    """Plain torch: the path of a CPU. `layers` is how many of them attend in a step."""
 
-    def __init__(self, layout: HeadLayout, device: torch.device) -> None:
+    def __init__(self, layout: HeadLayout, device: torch.device, *, layers: int = 1) -> None:
         self._layout, self._device, self._gather = layout, device, Gather()
+        self._decoding = Decoding(layout, layers=layers)
 
-    def plan(self, batch: Batch, group: int) -> AttentionPlan:
+    def plan(self, batch: Batch, group: int) -> StepPlan:
         """See `Backend.plan`."""
-        return plan_attention(batch, self._layout, self._device, group=group)
+        moves, others = self._decoding.plan(batch, group)
+        if not moves:
+            return StepPlan(plan_attention(batch, self._layout, self._device, group=group))
+        if not len(others):
+            return StepPlan(None, moves)
+        tokens = np.flatnonzero(np.isin(np.repeat(np.arange(len(batch.counts)), batch.counts), others))
+        prompts = plan_attention(batch, self._layout, self._device, group=group, rows=others)
+        return StepPlan(prompts, moves, torch.from_numpy(tokens))
 
-    def attend(self, query: Tensor, cells: LayerCells, plan: AttentionPlan) -> Tensor:
+    def attend(self, query: Tensor, cells: LayerCells, plan: StepPlan) -> Tensor:
         """See `Backend.attend`."""
-        return attend(query, cells, plan, self._gather)
+        self._decoding.attended()
+        if not plan.moves:
+            assert plan.prompts is not None
+            return attend(query, cells, plan.prompts, self._gather)
+        found = [(residents.attend(query, cells, moves), moves.rows) for residents, moves in plan.moves]
+        if plan.prompts is None and len(found) == 1:
+            return found[0][0]
+        out = torch.empty_like(query)
+        if plan.prompts is not None and plan.prompt_tokens is not None:
+            found.append((attend(query, cells, plan.prompts, self._gather), plan.prompt_tokens))
+        for rows, tokens in found:
+            out.index_copy_(0, tokens, rows)
+        return out
 
     def write(self, cells: LayerCells, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """See `Backend.write`."""
@@ -79,10 +101,13 @@ def check_card(stored: torch.dtype, capability: tuple[int, int]) -> None:
         )
 
 
-def backend_for(layout: HeadLayout, device: torch.device, stored: torch.dtype) -> Backend:
-    """The backend for a store of such cells on a device. Raises `BadConfig` where one cannot be had."""
+def backend_for(layout: HeadLayout, device: torch.device, stored: torch.dtype, *, layers: int = 1) -> Backend:
+    """The backend for a store of such cells on a device, of a model of `layers`.
+
+    Raises `BadConfig` where one cannot be had.
+    """
     if device.type != "cuda":
-        return TorchBackend(layout, device)
+        return TorchBackend(layout, device, layers=layers)
     if find_spec("triton") is None:
         raise BadConfig("device='cuda' needs triton: pip install 'kvledger[kernels]', or use cpu")
     from kvledger_engine.kernels.backend import TritonBackend  # triton is loaded only where there is a card for it

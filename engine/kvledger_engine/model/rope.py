@@ -58,16 +58,19 @@ def _dimension_turning(rope: Rope, turns: float, head_dim: int) -> float:
 
 
 class Rotation:
-    """Cosine and sine of every token's angles, made once a step for all layers: [tokens, 1, head_dim // 2]."""
+    """Cosine and sine of every token's angles, made once a step for all layers: [tokens, 1, head_dim].
+
+    The sine of a pair's first dimension is negative, so that a rotation is x × cos + (x turned by half) × sin.
+    """
 
     def __init__(self, positions: Tensor, frequencies: Tensor, *, attention_factor: float, dtype: torch.dtype) -> None:
         angles = (positions.to(torch.float32)[:, None] * frequencies)[:, None]
+        cos, sin = (wave.mul_(attention_factor) for wave in (angles.cos(), angles.sin()))
         # At least float32: a half has no room for the product, so the cast comes after the rotation.
         wide = torch.promote_types(dtype, torch.float32)
-        self._cos, self._sin = ((wave * attention_factor).to(wide) for wave in (angles.cos(), angles.sin()))
+        self._cos, self._sin = torch.cat((cos, cos), dim=-1).to(wide), torch.cat((-sin, sin), dim=-1).to(wide)
 
     def apply(self, heads: Tensor) -> Tensor:
         """Rotate [tokens, heads, head_dim]: dimension i pairs with i + head_dim // 2, as in published checkpoints."""
-        first, second = heads.chunk(2, dim=-1)
-        rotated = (first * self._cos - second * self._sin, second * self._cos + first * self._sin)
-        return torch.cat(rotated, dim=-1).to(heads.dtype)
+        turned = heads.roll(heads.shape[-1] // 2, dims=-1)
+        return torch.addcmul(heads * self._cos, turned, self._sin).to(heads.dtype)

@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 
 from kvledger_engine.model.config import ModelConfig
+from kvledger_engine.model.linear import packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One layer. Linear weights are [out, in]; `qkv` stacks query, key and value, `gate_up` gate and up."""
+    """One layer. Linear weights are [out, in] as `linear.packed` leaves them.
+
+    `qkv` stacks query, key and value, `gate_up` gate and up.
+    """
 
     input_norm: Tensor
     qkv: Tensor
@@ -31,7 +35,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A whole model. `head` is `embedding` itself where a model ties them; both are [vocab_size, hidden_size]."""
+    """A whole model. `head` is `embedding` itself where a model ties them; both are [vocab_size, hidden_size].
+
+    A `head` of its own is as `linear.packed` leaves it.
+    """
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -101,7 +108,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
         embedding=embedding,
         layers=tuple(_layer(index, tensors) for index in range(config.num_hidden_layers)),
         norm=tensors.pop("model.norm.weight"),
-        head=embedding if config.tie_word_embeddings else tensors.pop("lm_head.weight"),
+        head=embedding if config.tie_word_embeddings else packed(tensors.pop("lm_head.weight")),
     )
 
 
@@ -118,20 +125,23 @@ def _layer(index: int, tensors: dict[str, Tensor]) -> LayerWeights:
         assert tensor is not None
         return tensor
 
+    def product(weight: Tensor | None) -> Tensor:
+        return packed(needed(weight))
+
     attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     mlp = ("mlp.gate_proj", "mlp.up_proj")
     return LayerWeights(
         input_norm=needed(one("input_layernorm.weight")),
-        qkv=needed(stacked(attention, "weight")),
+        qkv=product(stacked(attention, "weight")),
         qkv_bias=stacked(attention, "bias"),
         query_norm=one("self_attn.q_norm.weight"),
         key_norm=one("self_attn.k_norm.weight"),
-        output=needed(one("self_attn.o_proj.weight")),
+        output=product(one("self_attn.o_proj.weight")),
         output_bias=one("self_attn.o_proj.bias"),
         mlp_norm=needed(one("post_attention_layernorm.weight")),
-        gate_up=needed(stacked(mlp, "weight")),
+        gate_up=product(stacked(mlp, "weight")),
         gate_up_bias=stacked(mlp, "bias"),
-        down=needed(one("mlp.down_proj.weight")),
+        down=product(one("mlp.down_proj.weight")),
         down_bias=one("mlp.down_proj.bias"),
     )
 
