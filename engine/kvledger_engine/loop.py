@@ -43,7 +43,7 @@ class EngineLoop:
     def __init__(self, config: EngineConfig, ledger: Ledger, compute: Compute, fault: FaultPlan | None = None) -> None:
         self._config, self._ledger, self._compute = config, ledger, compute
         self._requests = RequestTable(config, ledger)
-        self._cache = KvCache(ledger, faults=fault, eviction=Eviction(config.eviction))
+        self._cache = KvCache(ledger, faults=fault, eviction=Eviction(config.eviction), host_blocks=config.host_blocks)
         self._queue = WaitQueue(ledger, laned=config.quotas is not None)
         self._deadlines = Deadlines(config, ledger, self._requests)
         self._intake = Intake(config, ledger, requests=self._requests, queue=self._queue, deadlines=self._deadlines)
@@ -226,7 +226,8 @@ class EngineLoop:
             return
         assert sampled is not None
         # What the failed step wrote is not in the prefix index, and everybody who could read it ends here; copies
-        # that were not made go with the blocks they were meant for.
+        # that were not made go with the blocks they were meant for, and nothing counts as swapped out by it.
+        self._scheduler.swaps_failed()
         if self.compute_lost:
             self._end_all(sampled)
             return
