@@ -42,7 +42,7 @@ debian:
 up: $(INSTALLED) ## start an engine, its agent, a load, explorer, Prometheus and Alertmanager; say what to open
 	@$(BIN)/kvledger up $(ARGS)
 
-test: $(INSTALLED) debian lint ## everything CI checks: format, lint, types, import rules, tests
+test: $(INSTALLED) debian lint ## what CI checks first: format, lint, types, import rules, tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # In vLLM's environment, whose libraries warn of much that is not ours.

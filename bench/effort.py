@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 
 OnProgress = Callable[[int, int], None]
 """Called with (rounds done, rounds in all)."""
@@ -26,3 +27,10 @@ class Effort:
         for number in range(total):
             yield number
             self.on_progress(number + 1, total)
+
+
+def effort_of(arguments: Sequence[str], description: str | None) -> Effort:
+    """What the command line of a bench with no other option asks for: full, or `--quick`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="few windows, for trying things out")
+    return Effort(quick=parser.parse_args(arguments).quick)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,10 @@ class Estimate:
     p10: float
     p90: float
     windows: int
+
+    def document(self) -> dict[str, float]:
+        """Its numbers by name, for JSON, rounded to four places."""
+        return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
 def estimate(windows: Windows | Sequence[float], *, quantile: float = 0.5) -> Estimate:

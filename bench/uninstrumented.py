@@ -8,7 +8,7 @@ stats vector has no buckets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -52,7 +52,7 @@ class _NoHistogram(Histogram):
     def observe(self, value: float, count: int = 1) -> None:
         """Forget."""
 
-    def observe_many(self, values: NDArray[np.float64]) -> None:
+    def observe_many(self, values: Sequence[float] | NDArray[np.float64]) -> None:
         """Forget."""
 
 

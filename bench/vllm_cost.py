@@ -7,7 +7,6 @@ update_from_output, the hooks included. Prints JSON; exit status 1 when a bar is
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gc
 import json
@@ -21,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.effort import Effort
-from bench.estimate import Estimate, estimate
+from bench.effort import effort_of
+from bench.estimate import estimate
 from bench.interleave import Window, interleave
 from bench.machine import this_machine
 from kvledger_vllm.attach import attach
@@ -85,9 +84,9 @@ def measure(model: Path, directory: Path, rounds: Iterable[int], *, renew: bool)
     instrument.ledger.close()
     return {
         "running": running,
-        "without_us": _rounded(estimate(figures["without"])),
-        "added_us": _rounded(estimate(added)),
-        "share": _rounded(estimate(added / float(np.median(figures["without"])))),
+        "without_us": estimate(figures["without"]).document(),
+        "added_us": estimate(added).document(),
+        "share": estimate(added / float(np.median(figures["without"]))).document(),
     }
 
 
@@ -100,15 +99,9 @@ def ledger_bytes(model: Path, directory: Path) -> int:
     return instrument.ledger.layout.file_bytes
 
 
-def _rounded(of: Estimate) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in dataclasses.asdict(of).items()}
-
-
 def main(arguments: list[str]) -> int:
     """Measure and print. The exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few windows, for trying things out")
-    effort = Effort(quick=parser.parse_args(arguments).quick)
+    effort = effort_of(arguments, __doc__)
     directory = Path(tempfile.mkdtemp(prefix="kvledger-cost-", dir="/dev/shm"))
     try:
         model = directory / "model"

@@ -21,10 +21,10 @@ _LIVE = tuple(state for state in RequestState if state is not RequestState.FINIS
 
 def requests_view(sample: Sample, lengths: LengthView, peak_running: int) -> RequestsView:
     """All request numbers of one sample."""
-    slots, causes = sample.slots, sample.wait_causes()
+    slots, causes, standing = sample.slots, sample.wait_causes(), _standing(sample)
     return RequestsView(
-        live=_live(slots),
-        waiting=_waiting(slots, causes),
+        live=_live(slots, standing),
+        waiting=_waiting(slots, causes, standing),
         never_fit=_never_fit(sample),
         oldest_wait_seconds=_oldest_waits(sample, causes),
         oldest_finishing_seconds=oldest_finishing_seconds(sample),
@@ -67,8 +67,21 @@ def class_names(slots: SlotTable) -> list[str]:
     return [_CLASSES[c] if c < len(_CLASSES) else _CLASSES[0] for c in slots.request_class.tolist()]
 
 
-def _live(slots: SlotTable) -> Series:
+def _standing(sample: Sample) -> Mapping[str, float]:
+    """Requests that wait without a slot, by the cause they wait for: the ledger has slots for so many only.
+
+    They stand behind all others in the queue, so they wait for what the queue waits for.
+    """
+    without = sample.stats.whole("waiting") - int(np.count_nonzero(sample.slots.waiting))
+    cause = sample.stats.whole("queue_cause")
+    if without <= 0 or sample.control["free_slot_count"] > sample.head.limits.max_num_seqs:
+        return {}
+    return {_CAUSES[cause] if 0 <= cause < len(_CAUSES) else WaitCause.STEP.word: float(without)}
+
+
+def _live(slots: SlotTable, standing: Mapping[str, float]) -> Series:
     counts: dict[Labels, float] = {(state.word, name): 0.0 for state in _LIVE for name in _CLASSES}
+    counts[RequestState.WAITING.word, _CLASSES[0]] += sum(standing.values())
     words = {int(state): state.word for state in _LIVE}
     for (state, name), times in Counter(zip(slots.state.tolist(), class_names(slots), strict=True)).items():
         if state in words:
@@ -76,8 +89,10 @@ def _live(slots: SlotTable) -> Series:
     return counts
 
 
-def _waiting(slots: SlotTable, causes: NDArray[np.int8]) -> Series:
+def _waiting(slots: SlotTable, causes: NDArray[np.int8], standing: Mapping[str, float]) -> Series:
     counts: dict[Labels, float] = {(cause, name): 0.0 for cause in _CAUSES for name in _CLASSES}
+    for cause, number in standing.items():
+        counts[cause, _CLASSES[0]] += number
     for (cause, name), times in Counter(zip(causes.tolist(), class_names(slots), strict=True)).items():
         if cause >= 0:
             counts[_CAUSES[cause], name] += times

@@ -25,13 +25,17 @@ def gathered_sdpa(case: Case, given: Tensors) -> Call:
     slots = given.table.long()[:, positions // case.block_size_tokens] * case.block_size_tokens
     slots = (slots + positions % case.block_size_tokens).flatten()
 
-    def seen(cells: Tensor, scales: Tensor | None) -> Tensor:
-        vectors = cells.flatten(1, 2)[:, slots]
+    def gathered(cells: Tensor, scales: Tensor | None) -> Tensor:
+        vectors: Tensor = cells.flatten(1, 2)[:, slots]
         if scales is not None:
             vectors = restore(vectors, scales.flatten(1)[:, slots], given.query.dtype)
-        return vectors.unflatten(1, (case.rows, -1)).transpose(0, 1).contiguous()
+        seen: Tensor = vectors.unflatten(1, (case.rows, -1)).transpose(0, 1).contiguous()
+        return seen
 
-    keys, values = seen(given.cells.keys, given.cells.key_scales), seen(given.cells.values, given.cells.value_scales)
+    keys, values = (
+        gathered(given.cells.keys, given.cells.key_scales),
+        gathered(given.cells.values, given.cells.value_scales),
+    )
     query = given.query[:, :, None]
     return lambda: scaled_dot_product_attention(query, keys, values, enable_gqa=True)[:, :, 0]
 

@@ -136,7 +136,7 @@ class Image:
         """Tables that were given back, begun anew or cut since they were copied, [slots, groups]."""
         lived: NDArray[np.bool_] = np.equal(self._now.read("slot.serial"), self.view("slot.serial"))
         lived &= self._now.read("slot.preemptions") == self.view("slot.preemptions")
-        same = lived[:, None] & (self._now.read("slot.first_chunk") == self.view("slot.first_chunk"))
+        same: NDArray[np.bool_] = lived[:, None] & (self._now.read("slot.first_chunk") == self.view("slot.first_chunk"))
         same &= self._now.read("slot.table_blocks") >= self.view("slot.table_blocks")
         same |= (self.view("slot.serial") == 0)[:, None]
         return ~same

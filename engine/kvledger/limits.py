@@ -33,7 +33,8 @@ class Limits:
     Raises `BadGeometry` with the offending value. `max_logical_blocks` bounds the sum of block-table lengths over
     live requests, shared blocks counted once per table. `budget_bytes` is all memory that the cache was planned in: its
     blocks, and the reserve, which is `reserve_bytes` (both 0 where unknown). `reserve_..._bytes` are its parts as far
-    as the engine knows them; None is unknown, and 0 is nothing.
+    as the engine knows them; None is unknown, and 0 is nothing. `unreported` are counters and histograms of the
+    catalogue that this writer cannot tell: to a reader it has none of them, instead of ones that stay 0.
     """
 
     engine: str
@@ -62,6 +63,7 @@ class Limits:
     alert_watermark_ratio: float = 0.9
     admission_watermark_blocks: int = 0
     prefix_caching: bool = True
+    unreported: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_identity()

@@ -7,7 +7,7 @@ Owns the mapping name + labels -> index, for the writer's private copy and the r
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,19 +70,22 @@ class StatsPlan:
         index, self.size = self.size, self.size + count
         return index
 
-    def describe(self) -> dict[str, Any]:
-        """The plan as JSON: a reader of another version finds every value by name."""
+    def describe(self, unreported: Collection[str] = ()) -> dict[str, Any]:
+        """The plan as JSON: a reader of another version finds every value by name, and nothing of `unreported`."""
         return {
             "size": self.size,
             "columns": self.columns,
             "gauges": [{"name": n, "index": self.gauges[n], "help": text} for n, text in GAUGES],
             "wait_clock": {"index": self.wait_clock, "causes": list(WaitCause.words()), "unit": "seconds"},
             "tenant_blocks": {"index": self.tenant_blocks, "unit": "blocks"},
-            "counters": [self._entry(k, i, width=1) for k, i in self.counters.items()]
-            + [self._entry(k, i, width=self.columns) for k, i in self.tenant_counters.items()],
+            "counters": [self._entry(k, i, width=1) for k, i in self.counters.items() if k[0] not in unreported]
+            + [
+                self._entry(k, i, width=self.columns) for k, i in self.tenant_counters.items() if k[0] not in unreported
+            ],
             "histograms": [
                 self._entry(k, span.index, width=span.size) | {"bounds": list(span.bounds)}
                 for k, span in self.histograms.items()
+                if k[0] not in unreported
             ],
         }
 
@@ -163,12 +166,13 @@ class Histogram:
         values[self._index + bisect_left(self._bounds, value)] += count
         values[self._sum] += value * count
 
-    def observe_many(self, values: NDArray[np.float64]) -> None:
-        """Count every element of a 1-D float array."""
+    def observe_many(self, values: Sequence[float] | NDArray[np.float64]) -> None:
+        """Count every one of several values."""
         if len(values) <= _FEW:
-            for value in values.tolist():
+            for value in values.tolist() if isinstance(values, np.ndarray) else values:
                 self.observe(value)
             return
+        values = np.asarray(values, np.float64)
         width = len(self._bounds) + 1
         bins = np.bincount(self._edges.searchsorted(values), minlength=width)
         self._array[self._index : self._index + width] += bins

@@ -221,12 +221,21 @@ class Ledger:
             stats.tenant_blocks += charged if change > 0 else -charged
             columns = charged.nonzero()[0]
             change = 0
-        first = stats.plan.tenant_blocks
         for column in columns.tolist():
-            stats.values[first + column] += change
-            if column not in self._charged:
-                clock = stats.plan.tenant_counters["block_seconds_total", ()]
-                self._charged[column] = (first + column, clock + column)
+            self._charge(column, change)
+
+    def charge_column(self, column: int, blocks: int) -> None:
+        """Charge that many blocks, fewer if negative, to one tenant from now on."""
+        self._advance_block_seconds(self.now_ns)
+        self._charge(column, blocks)
+
+    def _charge(self, column: int, blocks: int) -> None:
+        stats = self.stats
+        first = stats.plan.tenant_blocks
+        stats.values[first + column] += blocks
+        if column not in self._charged:
+            clock = stats.plan.tenant_counters["block_seconds_total", ()]
+            self._charged[column] = (first + column, clock + column)
 
     def _note_peak(self, now_ns: int, active: int, used: int) -> None:
         """A new second has begun, or more blocks are active, or active and cached, than before in this one."""

@@ -102,8 +102,7 @@ class Budgets:
 
     def sums(self, columns: NDArray[np.int16], blocks: I32) -> F64:
         """Blocks by tenant, of rows with a tenant's column and a number of blocks each."""
-        summed: F64 = np.bincount(columns, weights=blocks, minlength=len(self.ceiling))
-        return summed
+        return np.bincount(columns, weights=blocks, minlength=len(self.ceiling)).astype(np.float64, copy=False)
 
     def over(self, needed: F64, available: int) -> NDArray[np.bool_] | None:
         """Whose requests must give way if tenants are to take `needed` more blocks; None if nobody's must.

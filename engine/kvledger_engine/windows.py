@@ -73,8 +73,8 @@ class Windows:
         count = len(blocks)
         lacking = np.where(blocks < 0, np.arange(count)[:, None], -1)
         last = np.maximum.accumulate(lacking, axis=0)
-        fits = (last < self.outside(np.arange(1, count + 1) * self._size)).all(axis=1)
-        fitting = fits.nonzero()[0]
+        fits = np.all(last < self.outside(np.arange(1, count + 1) * self._size), axis=1)
+        fitting = np.flatnonzero(fits)
         return int(fitting[-1]) + 1 if len(fitting) else 0
 
     def needed(self, lacking: Integers, tables: Integers) -> Integers:

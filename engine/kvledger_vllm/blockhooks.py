@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from kvledger_vllm.notes import Notes
+from kvledger_vllm.switch import Switch
 from kvledger_vllm.wrapping import Function, Wrappers, takes_one
 
 
 class BlockHooks:
     """Wrappers of the pool, the cache manager and the managers of its groups."""
 
-    def __init__(self, scheduler: Any, notes: Notes, wrappers: Wrappers) -> None:
+    def __init__(self, scheduler: Any, notes: Notes, wrappers: Wrappers, switch: Switch) -> None:
         self._manager, self._notes, self._wrappers = scheduler.kv_cache_manager, notes, wrappers
+        self._switch = switch
         self._pool = self._manager.block_pool
 
     def put_in(self) -> None:
@@ -38,7 +40,7 @@ class BlockHooks:
     # -- the pool -------------------------------------------------------------------------------------------------
 
     def _getting(self, original: Function) -> Function:
-        note = self._notes.fresh.extend
+        note = self._switch.guard(self._notes.fresh.extend)
 
         def get_new_blocks(num_blocks: int) -> Any:
             blocks = original(num_blocks)
@@ -79,29 +81,31 @@ class BlockHooks:
         return reset_prefix_cache
 
     def _touching(self, original: Function) -> Function:
-        touched = self._notes.touched
+        note = self._switch.guard(self._notes.touched.extend)
 
         def touch(blocks: Any, *args: Any, **kwargs: Any) -> Any:
-            blocks = list(blocks)  # vLLM gives iterators, too, and they can be gone through only once
-            touched.extend(blocks)
+            blocks = _lasting(blocks)
+            note(blocks)
             return original(blocks, *args, **kwargs)
 
         return touch
 
     def _evicting_ids(self, original: Function) -> Function:
         touched, pool = self._notes.touched, self._pool
+        note = self._switch.guard(lambda block_ids: touched.extend([pool.blocks[block] for block in block_ids]))
 
         def evict_blocks(block_ids: Any, *args: Any, **kwargs: Any) -> Any:
-            touched.extend(pool.blocks[block] for block in block_ids)
+            block_ids = _lasting(block_ids)
+            note(block_ids)
             return original(block_ids, *args, **kwargs)
 
         return evict_blocks
 
     def _moving(self, original: Function) -> Function:
-        touched = self._notes.touched
+        note = self._switch.guard(self._notes.touched.extend)
 
         def move_block_hashes(src_block: Any, dst_block: Any, *args: Any, **kwargs: Any) -> Any:
-            touched.extend((src_block, dst_block))
+            note((src_block, dst_block))
             return original(src_block, dst_block, *args, **kwargs)
 
         return move_block_hashes
@@ -109,39 +113,49 @@ class BlockHooks:
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def _emptying(self, original: Function) -> Function:
-        dirty = self._notes.dirty
+        note = self._switch.guard(self._of_request)
 
         def free(request: Any, *args: Any, **kwargs: Any) -> Any:
-            dirty.add(request.request_id)
+            note(request)
             return original(request, *args, **kwargs)
 
         return free
 
+    def _of_request(self, request: Any) -> None:
+        self._notes.dirty.add(request.request_id)
+
     def _popping(self, original: Function) -> Function:
         notes = self._notes
 
-        def pop_blocks_for_free(request: Any, *args: Any, **kwargs: Any) -> Any:
-            blocks = original(request, *args, **kwargs)
+        def popped(request: Any, blocks: Any) -> None:
             notes.dirty.add(request.request_id)
             notes.popped.append((blocks, request.request_id))
+
+        note = self._switch.guard(popped)
+
+        def pop_blocks_for_free(request: Any, *args: Any, **kwargs: Any) -> Any:
+            blocks = original(request, *args, **kwargs)
+            note(request, blocks)
             return blocks
 
         return pop_blocks_for_free
 
     def _looking_up(self, original: Function) -> Function:
         hits = self._notes.hits
+        note = self._switch.guard(lambda request, tokens: hits.append((request, tokens)))
 
         def record_prefix_cache_stats(request: Any, num_hits: int, *args: Any, **kwargs: Any) -> Any:
-            hits.append((request, num_hits))
+            note(request, num_hits)
             return original(request, num_hits, *args, **kwargs)
 
         return record_prefix_cache_stats
 
     def _holding(self, original: Function) -> Function:
         dirty = self._notes.dirty
+        note = self._switch.guard(lambda args, kwargs: dirty.add(kwargs["request_id"] if kwargs else args[0]))
 
         def allocate_new_computed_blocks(*args: Any, **kwargs: Any) -> Any:
-            dirty.add(kwargs["request_id"] if "request_id" in kwargs else args[0])
+            note(args, kwargs if "request_id" in kwargs else None)
             return original(*args, **kwargs)
 
         return allocate_new_computed_blocks
@@ -157,3 +171,8 @@ class BlockHooks:
             return result
 
         return rearrange
+
+
+def _lasting(given: Any) -> Any:
+    """vLLM gives iterators, too, and they can be gone through only once."""
+    return given if isinstance(given, (list, tuple, set)) else list(given)

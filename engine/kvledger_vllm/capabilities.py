@@ -31,6 +31,25 @@ OPTIONAL = {
 """Attribute of the scheduler -> what is not seen without it."""
 
 
+NEVER = (
+    "rejections_total", "tenant_rejections_total", "allocation", "cow_copies_total", "cow_bytes_total",
+    "sharing_overhead_seconds_total",
+)  # fmt: skip
+"""Families that no vLLM's scheduler tells: refusals are made before it, and copies are the workers'."""
+
+COUNTED_BY = {
+    "_preempt_request": ("preemptions_total", "recomputed_tokens_total", "preempted_blocks_total"),
+    "kv_cache_manager.record_prefix_cache_stats": ("prefix_queried_tokens_total", "prefix_hit_tokens_total"),
+    "kv_cache_manager.block_pool._maybe_evict_cached_block": ("evictions_total",),
+}
+"""Attribute of the scheduler -> families that are not counted without it."""
+
+
+def unreported(scheduler: Any) -> tuple[str, ...]:
+    """Families of the catalogue that this vLLM's ledger cannot tell."""
+    return NEVER + tuple(name for path, names in COUNTED_BY.items() if not has(scheduler, path) for name in names)
+
+
 def has(scheduler: Any, path: str) -> bool:
     """Whether a scheduler has an attribute, dots followed."""
     try:

@@ -10,7 +10,9 @@ import numpy as np
 from kvledger.layout import SUMMARY, SUMMARY_FIELDS
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
+from kvledger_vllm.cells import Cells
 from kvledger_vllm.requests import Requests
+from kvledger_vllm.tenants import tenant_of
 
 _NS_PER_SECOND = 1e9
 _COLUMNS = {"finished_ns": "finishing_ns"}
@@ -32,7 +34,7 @@ class Ending:
     """Ends requests in two parts, since vLLM may keep an ended one's blocks: `ended`, then `released`."""
 
     def __init__(self, ledger: Ledger, requests: Requests) -> None:
-        self._ledger, self._slots, self._requests = ledger, ledger.slots, requests
+        self._ledger, self._slots, self._requests = ledger, Cells(ledger.slots), requests
         self._told_ns: dict[int, int] = {}
         self._released = (0, 0)
         self._fields = [self._field(name) for name in SUMMARY_FIELDS]
@@ -48,7 +50,7 @@ class Ending:
 
     def ended(self, request: Any, slot: int, *, told_ns: int, by_engine: bool, held_blocks: int) -> None:
         """A request ended and may still hold blocks. vLLM does not say who cancelled: a client, unless all were."""
-        slots, serial = self._slots, self._slots.serial.item(slot)
+        slots, serial = self._slots, self._slots.serial[slot]
         reason = _REASONS.get(request.status.name, FinishReason.ENGINE_ERROR)
         self._requests.move(slot, RequestState.FINISHING)
         slots.finish_reason[slot], slots.finishing_ns[slot] = reason, self._ledger.now_ns
@@ -60,19 +62,26 @@ class Ending:
             self._ledger.event(Event.CANCELLED, serial, detail=cause)
         self._ledger.event(Event.FINISHED, serial, blocks=held_blocks, detail=reason)
 
+    def ended_standing(self, request: Any, *, by_engine: bool) -> None:
+        """A request ended that never had a slot: it held nothing, and is counted."""
+        reason = _REASONS.get(request.status.name, FinishReason.ENGINE_ERROR)
+        if reason is FinishReason.CANCELLED:
+            self._values[self._cancelled[CancelCause.API if by_engine else CancelCause.DISCONNECT]] += 1
+        self._ended[reason][self._ledger.tenant_column(tenant_of(request))] += 1
+
     def released(self, request_id: str, slot: int, *, at_ns: int, blocks: int) -> None:
         """An ended request gave back its last blocks: everything about it is recorded and its slot is free."""
-        slots, serial = self._slots, self._slots.serial.item(slot)
-        reason = FinishReason(slots.finish_reason.item(slot))
+        slots, serial = self._slots, self._slots.serial[slot]
+        reason = FinishReason(slots.finish_reason[slot])
         cause = self._release_cause(slot, reason)
         told_ns = self._told_ns.pop(slot, at_ns)
         self._release[cause].observe(max(0, at_ns - told_ns) / _NS_PER_SECOND)
         self._ledger.event(Event.RELEASED, serial, blocks=blocks, detail=cause)
-        self._ended[reason][slots.tenant.item(slot)] += 1
-        self._duration[reason].observe((slots.finishing_ns.item(slot) - slots.arrived_ns.item(slot)) / _NS_PER_SECOND)
-        self._peak.observe(slots.peak_blocks.item(slot))
-        self._prompt.observe(slots.prompt_tokens.item(slot))
-        self._generation.observe(slots.output_tokens.item(slot))
+        self._ended[reason][slots.tenant[slot]] += 1
+        self._duration[reason].observe((slots.finishing_ns[slot] - slots.arrived_ns[slot]) / _NS_PER_SECOND)
+        self._peak.observe(slots.peak_blocks[slot])
+        self._prompt.observe(slots.prompt_tokens[slot])
+        self._generation.observe(slots.output_tokens[slot])
         self._released = (at_ns, blocks)
         self._ledger.summary(tuple(field(slot) for field in self._fields))
         self._requests.leave(request_id)
@@ -80,7 +89,7 @@ class Ending:
     def _release_cause(self, slot: int, reason: FinishReason) -> ReleaseCause:
         if reason is not FinishReason.CANCELLED:
             return _RELEASES[reason]
-        by_engine = self._slots.cancel_cause.item(slot) == CancelCause.API + 1
+        by_engine = self._slots.cancel_cause[slot] == CancelCause.API + 1
         return ReleaseCause.API if by_engine else ReleaseCause.DISCONNECT
 
     def _field(self, name: str) -> Callable[[int], Any]:
@@ -96,6 +105,8 @@ class Ending:
         if column is None:
             nothing = np.zeros((), SUMMARY[name]).tobytes()
             return lambda _: nothing
+        if isinstance(column, memoryview):
+            return column.__getitem__
         if column.ndim == 1:
             item: Callable[[int], Any] = column.item
             return item

@@ -5,13 +5,14 @@ Owns `evict.ring`, `block.evict_ticket` and their three control words. Blocks mu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
 
-Ids = NDArray[np.intp]
 _HEAD, _TAIL, _COUNT = (CONTROL_INDEX[name] for name in ("evict_head", "evict_tail", "cached_count"))
 _NO_TICKET = -1
 
@@ -20,28 +21,23 @@ class Evictable:
     """Cached blocks; an entry of the ring is valid while its block's ticket names it."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._control = ledger, ledger.control
+        self._ledger, self._words = ledger, ledger.control.data
         self._ring, self._ticket = ledger.evict.ring, ledger.blocks.evict_ticket
         self._mask = len(self._ring) - 1
-        self._words, self._tickets = self._control.data, self._ticket.data
+        self._entries: Any = self._ring.data
+        self._tickets: Any = self._ticket.data
 
     def __len__(self) -> int:
         count: int = self._words[_COUNT]
         return count
 
-    def has(self, blocks: Ids) -> NDArray[np.bool_]:
-        """Which of the blocks are in the order."""
-        held: NDArray[np.bool_] = self._ticket[blocks] > _NO_TICKET
+    def has(self, block: int) -> bool:
+        """Whether a block is in the order."""
+        held: bool = self._tickets[block] > _NO_TICKET
         return held
 
-    def remove(self, blocks: Ids) -> None:
-        """Take blocks that are in the order out of it."""
-        if len(blocks):
-            self._ticket[blocks] = _NO_TICKET
-            self._control[_COUNT] -= len(blocks)
-
-    def take(self, blocks: list[int]) -> None:
-        """Take those of the blocks out that are in the order, one by one."""
+    def take(self, blocks: Sequence[int]) -> None:
+        """Take those of the blocks out that are in the order."""
         tickets, taken = self._tickets, 0
         for block in blocks:
             if tickets[block] > _NO_TICKET:
@@ -49,28 +45,27 @@ class Evictable:
                 taken += 1
         self._words[_COUNT] -= taken
 
-    def add(self, blocks: Ids) -> None:
+    def add(self, blocks: Sequence[int]) -> None:
         """Add blocks that are not in the order as its newest."""
-        if not len(blocks):
-            return
-        if int(self._control[_TAIL]) + len(blocks) - int(self._control[_HEAD]) > len(self._ring):
+        words = self._words
+        if words[_TAIL] + len(blocks) - words[_HEAD] > len(self._ring):
             self._compact()
-        self._store(blocks)
-        self._control[_COUNT] += len(blocks)
-
-    def _store(self, blocks: Ids) -> None:
-        tail = int(self._control[_TAIL])
-        positions = np.arange(tail, tail + len(blocks))
-        self._ring[positions & self._mask] = blocks
-        self._ticket[blocks] = positions
-        self._control[_TAIL] = tail + len(blocks)
+        entries, tickets, mask, tail = self._entries, self._tickets, self._mask, words[_TAIL]
+        for block in blocks:
+            entries[tail & mask], tickets[block] = block, tail
+            tail += 1
+        words[_TAIL] = tail
+        words[_COUNT] += len(blocks)
 
     def _compact(self) -> None:
         """Move the valid entries together behind the tail: the ring holds twice the pool."""
-        head, tail = int(self._control[_HEAD]), int(self._control[_TAIL])
+        head, tail = self._words[_HEAD], self._words[_TAIL]
         positions = np.arange(head, tail)
         blocks = self._ring[positions & self._mask].astype(np.intp)
         valid = blocks[self._ticket[blocks] == positions]
         self._ledger.stamp(valid)
-        self._control[_HEAD] = tail
-        self._store(valid)
+        self._words[_HEAD] = tail
+        moved = np.arange(tail, tail + len(valid))
+        self._ring[moved & self._mask] = valid
+        self._ticket[valid] = moved
+        self._words[_TAIL] = tail + len(valid)

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from kvledger.limits import Group, Limits
+from kvledger_vllm.capabilities import unreported
 from kvledger_vllm.errors import InstrumentError
 from kvledger_vllm.settings import Settings
 
 LEAST_REQUESTS, MOST_REQUESTS = 1024, 8192
-MOST_SHARING = 16
+MOST_SHARING = 32
 _WORD = re.compile(r"(?<=[a-z])([A-Z])")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -43,6 +44,7 @@ def limits_of(scheduler: Any, settings: Settings) -> Limits:
         budget_bytes=pool.num_gpu_blocks * max(group.block_bytes for group in groups),
         admission_watermark_blocks=int(getattr(scheduler.kv_cache_manager, "watermark_blocks", 0)),
         prefix_caching=bool(scheduler.cache_config.enable_prefix_caching),
+        unreported=unreported(scheduler),
     )
 
 

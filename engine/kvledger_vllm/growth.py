@@ -1,7 +1,10 @@
 """The usual change of blocks: some running requests' tables grew by one block each, allocated just now, nothing else.
 
-Does what `Mirror` and `Holdings` do together, for this case alone, in one pass and in the ledger's order: every block
-and slot is stamped before it changes. Whatever is not exactly this case is refused before anything was changed.
+Does what `Mirror` and `Holdings` do together, for this case alone and in the ledger's order: every block and slot is
+stamped before it changes. Whatever is not exactly this case is refused before anything was changed.
+
+Of a few blocks each store goes through a view of single numbers, in the interpreter's own loop: between two steps
+vLLM's work drives numpy's code out of the processor's caches, and to fetch it again costs more than all the stores.
 """
 
 from __future__ import annotations
@@ -9,16 +12,13 @@ from __future__ import annotations
 from itertools import compress
 from typing import Any
 
-import numpy as np
-
-from kvledger.views import I16
 from kvledger.words import BlockState
 from kvledger.writer import Ledger
 from kvledger_vllm.mirror import Mirror
 from kvledger_vllm.requests import Requests
 from kvledger_vllm.tables import BlockTables
 
-_ONE, _ZERO = np.int32(1), np.float64(0.0)
+_ACTIVE = int(BlockState.ACTIVE)
 
 
 class Growth:
@@ -27,13 +27,18 @@ class Growth:
     def __init__(
         self, ledger: Ledger, requests: Requests, mirror: Mirror, table: BlockTables, managers: tuple[Any, ...]
     ) -> None:
-        self._ledger, self._slots, self._blocks = ledger, ledger.slots, ledger.blocks
-        self._requests, self._mirror, self._table = requests, mirror, table
+        blocks, slots = ledger.blocks, ledger.slots
+        self._ledger, self._mirror, self._table = ledger, mirror, table
         self._vllm_tables = managers[0].req_to_blocks if len(managers) == 1 else None
-        self._references = ledger.blocks.ref_count.data
-        self._length: Any = ledger.slots.table_blocks[:, 0].data
-        self._peak = ledger.slots.peak_blocks.data
-        self._active = np.uint8(BlockState.ACTIVE)
+        self._slot_of = requests.slot_of
+        self._references, self._length = blocks.ref_count.data, table.lengths
+        self._begun: tuple[Any, ...] = (
+            blocks.changed_seq.data, blocks.share_clock.data, blocks.share_since_ns.data, blocks.allocated_ns.data,
+            blocks.owner.data, blocks.tenant.data, self._references, blocks.state.data,
+        )  # fmt: skip
+        self._of_slot: tuple[Any, ...] = (
+            slots.changed_seq.data, slots.serial.data, slots.tenant.data, slots.peak_blocks.data, self._length,
+        )  # fmt: skip
         stats = ledger.stats
         self._values, self._active_gauge = stats.values, stats.gauge("active_blocks")
 
@@ -42,14 +47,12 @@ class Growth:
 
         `cached` is vLLM's data of the running requests it scheduled, `fresh` its blocks, in the order of allocation.
         """
-        tables, slot_of, length, references = self._vllm_tables, self._requests.slot_of, self._length, self._references
-        rows = list(compress(range(len(cached.req_ids)), cached.new_block_ids))
-        if tables is None or len(rows) != len(fresh):
+        tables, slot_of, length, references = self._vllm_tables, self._slot_of, self._length, self._references
+        ids = list(compress(cached.req_ids, cached.new_block_ids))
+        if tables is None or len(ids) != len(fresh):
             return None
         slots, blocks = [], []
-        ids = cached.req_ids
-        for row, block in zip(rows, fresh, strict=True):
-            request_id = ids[row]
+        for request_id, block in zip(ids, fresh, strict=True):
             table, slot = tables.get(request_id), slot_of.get(request_id)
             number = block.block_id - 1
             if (
@@ -68,32 +71,24 @@ class Growth:
 
     def apply(self, slots: list[int], blocks: list[int]) -> None:
         """Make the change that was found."""
-        at, ids = np.array(slots, np.intp), np.array(blocks, np.intp)
-        ledger, view, columns = self._ledger, self._blocks, self._slots
-        now, seq = ledger.now_value, ledger.seq_value
-        view.changed_seq[ids] = seq
-        columns.changed_seq[at] = seq
-        tenants = columns.tenant[at]
-        view.share_clock[ids] = _ZERO
-        view.share_since_ns[ids] = now
-        view.allocated_ns[ids] = now
-        view.owner[ids] = columns.serial[at]
-        view.tenant[ids] = tenants
+        now, seq = self._ledger.now_ns, self._ledger.seq
+        stamps, clock, since, allocated, owner, tenant, references, state = self._begun
+        slot_stamps, serial, tenant_of, peak, length = self._of_slot
+        charged: dict[int, int] = {}
+        for slot, block in zip(slots, blocks, strict=True):
+            stamps[block] = slot_stamps[slot] = seq
+            clock[block] = 0.0
+            since[block] = allocated[block] = now
+            owner[block] = serial[slot]
+            tenant[block] = column = tenant_of[slot]
+            charged[column] = charged.get(column, 0) + 1
+            # Copied from vLLM's blocks: `find` saw it there.
+            references[block] = 1
+            state[block] = _ACTIVE
+            if length[slot] >= peak[slot]:
+                peak[slot] = length[slot] + 1
+        for column, count in charged.items():
+            self._ledger.charge_column(column, count)
         self._mirror.take(blocks)
         self._table.append_each(slots, blocks)
-        length, peak = self._length, self._peak
-        for slot in slots:
-            if length[slot] > peak[slot]:
-                peak[slot] = length[slot]
-        # Copied from vLLM's blocks: `find` saw it there.
-        view.ref_count[ids] = _ONE
-        view.state[ids] = self._active
-        self._charge(tenants)
         self._values[self._active_gauge] += len(blocks)
-
-    def _charge(self, tenants: I16) -> None:
-        count, first = len(tenants), tenants.item(0)
-        if tenants.tolist().count(first) == count:
-            self._ledger.charge(tenants[:1], count)
-        else:
-            self._ledger.charge(tenants, 1)

@@ -28,8 +28,8 @@ class Hooks:
         self._scheduler, self._notes, self._publisher = scheduler, notes, publisher
         self._switch, self._ledger = switch, ledger
         self._wrappers = Wrappers()
-        self._requests = RequestHooks(scheduler, notes, self._wrappers)
-        self._blocks = BlockHooks(scheduler, notes, self._wrappers)
+        self._requests = RequestHooks(scheduler, notes, self._wrappers, switch)
+        self._blocks = BlockHooks(scheduler, notes, self._wrappers, switch)
         self._inside = False
 
     def put_in(self) -> None:
@@ -127,4 +127,5 @@ class Hooks:
 
     def _close(self, clean: bool) -> None:
         self.remove()
+        self._publisher.flush()
         self._ledger.close(clean=clean)

@@ -3,40 +3,35 @@
 Reference counts are copied from the blocks after every entry point, never derived from what was asked for. A block is
 free or cached when it says that it is in the free queue. Ledger block i is vLLM's block i + 1: the null block, 0, is
 not counted. Owns `block.ref_count`, `block.state`, the lists, and the counts of blocks.
+
+Block by block, in the interpreter's own loop: each has to be asked in Python anyway, and a step touches few.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvledger.words import BlockState
 from kvledger.writer import Ledger
 from kvledger_vllm.evictable import Evictable
-from kvledger_vllm.freelist import FreeList, Ids
+from kvledger_vllm.freelist import FreeList
 from kvledger_vllm.shareclocks import ShareClocks
 
-Mask = NDArray[np.bool_]
-_CACHED, _ACTIVE = np.uint8(BlockState.CACHED), np.uint8(BlockState.ACTIVE)
+_FREE, _CACHED, _ACTIVE = (int(state) for state in (BlockState.FREE, BlockState.CACHED, BlockState.ACTIVE))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
-    """What touched blocks say now, one row per block. `fresh` blocks were allocated since the last publication."""
+    """What touched blocks say now. `fresh` ledger blocks were allocated since the last publication."""
 
-    ids: Ids
-    references: NDArray[np.int32]
-    listed: Mask
-    hashed: Mask
-    fresh: Mask
-    moved: Ids
-
-    def __len__(self) -> int:
-        return len(self.ids)
+    rows: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    """(ledger block, references, state, whether it belongs on the free list)."""
+    fresh: set[int] = field(default_factory=set)
 
 
 class Mirror:
@@ -50,69 +45,95 @@ class Mirror:
         self._free_gauge, self._cached_gauge = stats.gauge("free_blocks"), stats.gauge("cached_blocks")
         self._active_gauge = stats.gauge("active_blocks")
         self._queue = pool.free_block_queue
-        self._is_fresh = np.zeros(ledger.limits.capacity_blocks, np.bool_)
-        self.begun: Mask = np.zeros(ledger.limits.capacity_blocks, np.bool_)
+        blocks = ledger.blocks
+        self._stamps, self._references, self._states = blocks.changed_seq.data, blocks.ref_count.data, blocks.state.data
+        self._tenant, self._owner, self._filled = blocks.tenant.data, blocks.owner.data, blocks.filled_tokens.data
+        self._allocated = blocks.allocated_ns.data
+        self.begun: set[int] = set()
         """Blocks that became active in this publication: whose table they are in pays for them."""
 
     def cached(self) -> list[Any]:
         """The blocks of the engine that the ledger calls cached."""
-        ids = np.flatnonzero(self._blocks.state == int(BlockState.CACHED))
+        ids = np.flatnonzero(self._blocks.state == _CACHED)
         return [self._pool.blocks[i + 1] for i in ids.tolist()]
 
     def look(self, touched: list[Any], fresh: list[Any]) -> Change:
         """Read what touched and newly allocated blocks say of themselves. Changes nothing."""
-        pool = self._pool
-        unique = {
-            block.block_id: block for block in chain(touched, fresh) if getattr(block, "pool", pool) in (pool, None)
-        }
-        unique.pop(0, None)
-        ids = np.array(list(unique), np.intp) - 1
-        blocks = unique.values()
-        references = np.array([block.ref_cnt for block in blocks], np.int32)
-        listed = np.array([block.next_free_block is not None for block in blocks], np.bool_)
-        hashed = np.array([block.block_hash is not None for block in blocks], np.bool_)
-        new = [block.block_id - 1 for block in fresh if block.block_id in unique]
-        self._is_fresh[new] = True
-        mask = self._is_fresh[ids]
-        self._is_fresh[new] = False
-        leaving = ids[self._free.has(ids) & ~(listed & ((references > 0) | ~hashed))]
-        return Change(ids, references, listed, hashed, mask, self._free.moved_by_removal(leaving))
+        pool, change = self._pool, Change()
+        rows = change.rows
+        for number, block in {block.block_id: block for block in chain(touched, fresh)}.items():
+            if not number or getattr(block, "pool", pool) not in (pool, None):
+                continue
+            references, queued = block.ref_cnt, block.next_free_block is not None
+            state = _ACTIVE if references > 0 else _CACHED if queued and block.block_hash is not None else _FREE
+            # One that is held and in vLLM's free queue, or neither, goes on the list, or not, as vLLM has it: the
+            # audit names it.
+            rows.append((number - 1, references, state, queued and state != _CACHED))
+        if fresh:
+            change.fresh = {block.block_id - 1 for block in fresh}.intersection([row[0] for row in rows])
+        return change
+
+    def stamp(self, blocks: Iterable[int]) -> None:
+        """Before entries that name them change."""
+        stamps, seq = self._stamps, self._ledger.seq
+        for block in blocks:
+            stamps[block] = seq
 
     def begin(self, change: Change) -> None:
-        """Before tables change: bring clocks up to now, and end the charge of blocks that lose their last holder."""
-        ids, old = change.ids, self._blocks.ref_count[change.ids]
-        self.clocks.advance(ids)
-        ended = (old > 0) & (change.fresh | (change.references < 1))
-        if ended.any():
-            self._ledger.charge(self._blocks.tenant[ids[ended]], -1)
-        self.begun[ids[(change.references > 0) & (change.fresh | (old < 1))]] = True
+        """Before tables change: stamp, bring clocks up to now, end the charge of blocks that lose their last holder.
+
+        What was allocated anew begins at 0 in `allocate`, after released tables were read.
+        """
+        stamps, references, tenant, begun = self._stamps, self._references, self._tenant, self.begun
+        seq, fresh, charged = self._ledger.seq, change.fresh, dict[int, int]()
+        for block, now, _, _ in change.rows:
+            stamps[block] = seq
+            old = references[block]
+            if old > 0 and (now < 1 or block in fresh):
+                charged[tenant[block]] = charged.get(tenant[block], 0) - 1
+            if now > 0 and (old < 1 or block in fresh):
+                begun.add(block)
+        self.clocks.advance([row[0] for row in change.rows])
+        self._charge(charged)
 
     def allocate(self, change: Change) -> None:
         """After released tables were read: what was allocated anew begins at 0, owned by nobody yet."""
-        fresh = change.ids[change.fresh]
-        if not len(fresh):
-            return
-        blocks = self._blocks
-        self.clocks.start(fresh)
-        blocks.allocated_ns[fresh] = self._ledger.now_value
-        blocks.owner[fresh] = blocks.filled_tokens[fresh] = 0
+        self.clocks.start(change.fresh)
+        now, allocated, owner, filled = self._ledger.now_ns, self._allocated, self._owner, self._filled
+        for block in change.fresh:
+            allocated[block] = now
+            owner[block] = filled[block] = 0
 
     def end(self, change: Change) -> None:
         """After tables changed: counts, states, lists, charges and gauges."""
-        ids, blocks = change.ids, self._blocks
-        if len(ids):
-            held = change.references > 0
-            cached = ~held & change.listed & change.hashed
-            active = int(np.count_nonzero(held)) - int(np.count_nonzero(blocks.ref_count[ids] > 0))
-            blocks.ref_count[ids] = change.references
-            blocks.state[ids] = held * _ACTIVE + cached * _CACHED
-            self._relist(change, cached)
-            begun = ids[self.begun[ids]]
-            self.begun[begun] = False
-            if len(begun):
-                self._ledger.charge(blocks.tenant[begun], 1)
-            self._values[self._active_gauge] += active
+        references, states, free, evictable = self._references, self._states, self._free, self._evictable
+        active = 0
+        leaving, freed, cached = list[int](), list[int](), list[int]()
+        for block, now, state, listed in change.rows:
+            active += (now > 0) - (references[block] > 0)
+            references[block], states[block] = now, state
+            if listed != free.has(block):
+                (freed if listed else leaving).append(block)
+            if (state == _CACHED) != evictable.has(block):
+                if state == _CACHED:
+                    cached.append(block)
+                else:
+                    evictable.take((block,))
+        free.take(leaving)
+        free.add(freed)
+        evictable.add(cached)
+        if self.begun:
+            tenant, charged = self._tenant, dict[int, int]()
+            for block in self.begun:
+                charged[tenant[block]] = charged.get(tenant[block], 0) + 1
+            self._charge(charged)
+            self.begun.clear()
+        self._values[self._active_gauge] += active
         self.count()
+
+    def _charge(self, blocks_of: dict[int, int]) -> None:
+        for column, blocks in blocks_of.items():
+            self._ledger.charge_column(column, blocks)
 
     def count(self) -> None:
         """The gauges of blocks without a reference."""
@@ -122,16 +143,7 @@ class Mirror:
         self._values[self._free_gauge] = self._queue.num_free_blocks - cached_count
 
     def take(self, blocks: list[int]) -> None:
-        """Take blocks, stamped already, from the lists of those without a reference, one by one; with their gauges."""
+        """Take blocks, stamped already, from the lists of those without a reference; with their gauges."""
         if others := self._free.take(blocks):
             self._evictable.take(others)
         self.count()
-
-    def _relist(self, change: Change, cached: Mask) -> None:
-        ids = change.ids
-        was_cached = self._evictable.has(ids)
-        self._evictable.remove(ids[was_cached & ~cached])
-        was_free, free = self._free.has(ids), change.listed & ~cached
-        self._free.remove(ids[was_free & ~free], change.moved)
-        self._evictable.add(ids[cached & ~was_cached])
-        self._free.add(ids[free & ~was_free])

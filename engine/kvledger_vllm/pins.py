@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.words import PinKind
 from kvledger.writer import Ledger
 from kvledger_vllm.notes import Notes
-from kvledger_vllm.requests import Ids
 from kvledger_vllm.tables import ledger_blocks
 
+Ids = NDArray[np.intp]
 _FREE_PINS = CONTROL_INDEX["free_pin_count"]
 
 
@@ -40,7 +41,7 @@ class Pins:
         for key, entry in present.items():
             if key not in self._entries:
                 kind = PinKind.COPY_ON_WRITE if key in copied else PinKind.DEFERRED_FREE
-                blocks = ledger_blocks(entry[1], self._pool)
+                blocks = np.array(ledger_blocks(entry[1], self._pool), np.intp)
                 self._entries[key] = (entry, self._add(blocks, kind, holders.get(id(entry[1]), 0)))
 
     def _add(self, blocks: Ids, kind: PinKind, holder: int) -> list[int]:

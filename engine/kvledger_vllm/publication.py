@@ -9,14 +9,12 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Any
 
-import numpy as np
-
-from kvledger.words import Event, PreemptedFate, PreemptionMode, RequestState, WaitCause
 from kvledger.writer import Ledger
-from kvledger_vllm.causes import head_cause, is_paused
-from kvledger_vllm.ending import Ending
+from kvledger_vllm.cells import Cells
+from kvledger_vllm.delayed import Delayed
 from kvledger_vllm.growth import Growth
 from kvledger_vllm.holdings import Holdings, Plan
+from kvledger_vllm.lifecycle import Lifecycle
 from kvledger_vllm.mirror import Change, Mirror
 from kvledger_vllm.notes import Notes
 from kvledger_vllm.pins import Pins
@@ -24,7 +22,6 @@ from kvledger_vllm.requests import Requests
 from kvledger_vllm.scan import RollingScan
 from kvledger_vllm.steps import Steps
 from kvledger_vllm.tokens import Tokens
-from kvledger_vllm.waits import Waits
 
 
 class Entry(Enum):
@@ -42,29 +39,21 @@ class Publisher:
         manager = scheduler.kv_cache_manager
         pool, managers = manager.block_pool, tuple(manager.coordinator.single_type_managers)
         self._ledger, self._scheduler, self._notes = ledger, scheduler, notes
-        self._slots, self._values = ledger.slots, ledger.stats.values
+        self._slots, self._values = Cells(ledger.slots), ledger.stats.values
         self._requests = Requests(ledger, reserve=ledger.limits.max_num_seqs)
         self._mirror = Mirror(ledger, pool)
         self._holdings = Holdings(ledger, self._requests, self._mirror, managers, pool)
         self._growth = Growth(ledger, self._requests, self._mirror, self._holdings.table(0), managers)
-        self._waits, self._ending = Waits(ledger), Ending(ledger, self._requests)
         self._pins = Pins(ledger, pool, getattr(scheduler, "deferred_frees", None))
-        self._tokens, self._steps = Tokens(ledger, self._requests, scheduler), Steps(ledger)
+        self._delayed = Delayed()
+        self._tokens = Tokens(ledger, self._requests, scheduler, self._delayed)
+        self._steps = Steps(ledger, self._delayed)
         self._scan = RollingScan(ledger, pool)
-        self._take_handles()
-        notes.touched += [block for block in pool.blocks[1:] if block.ref_cnt or block.block_hash is not None]
-
-    def _take_handles(self) -> None:
-        stats = self._ledger.stats
+        self._lifecycle = Lifecycle(ledger, scheduler, notes, self._requests, self._holdings, self._tokens)
+        stats = ledger.stats
         self._running, self._waiting = stats.gauge("running"), stats.gauge("waiting")
-        self._last_token = stats.gauge("last_token_ns")
-        self._prompted, self._evictions = stats.counter("prompt_tokens_total"), stats.counter("evictions_total")
-        self._queried, self._hit = (stats.counter(f"prefix_{word}_tokens_total") for word in ("queried", "hit"))
-        self._failures = stats.counter("allocation_failures_total")
-        self._preemptions = stats.counter("preemptions_total", mode=PreemptionMode.RECOMPUTE.word)
-        self._recomputed = stats.counter("recomputed_tokens_total")
-        self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
-        self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
+        self._evictions = stats.counter("evictions_total")
+        notes.touched += [block for block in pool.blocks[1:] if block.ref_cnt or block.block_hash is not None]
 
     def publish(
         self,
@@ -81,44 +70,76 @@ class Publisher:
         """
         ledger, notes = self._ledger, self._notes
         ledger.begin()
-        quiet = notes.quiet() and self._goes_on(kind, output)
-        released = {} if quiet else self._change(kind, output)
+        if notes.quiet() and self._goes_on(kind, output):
+            self._publish_usual(kind, began_ns, ended_ns, output, throttled, outputs)
+            return
+        if kind is Entry.UPDATE:
+            self._tokens.updated(output, _handed_out(outputs))
+        self._lifecycle.leave()
+        released = self._change(kind, output)
         if kind is Entry.SCHEDULE:
-            self._scheduled(output, throttled)
+            self._lifecycle.scheduled(output, throttled)
             self._steps.scheduled(began_ns, ended_ns)
         elif kind is Entry.UPDATE:
-            self._tokens.updated(output, _handed_out(outputs) if quiet else -1)
             self._steps.updated(began_ns, ended_ns)
-        elif self._waits.queued and is_paused(self._scheduler):
-            self._waits.blocked_by(WaitCause.PAUSED)
-        if not quiet:
-            self._end(released, ended_ns)
+        else:
+            self._lifecycle.other()
+        self._lifecycle.end(released)
         self._count()
         notes.clear()
-        ledger.end(idle=not self._scheduler.has_requests())
-        self._steps.published(ledger.clock.now_ns() - ended_ns)
+        self._close(ended_ns)
+
+    def _publish_usual(
+        self, kind: Entry, began_ns: int, ended_ns: int, output: Any, throttled: bool, outputs: Any
+    ) -> None:
+        """Blocks and tables are done; nobody came, went or was admitted: only tokens, and the waits of who waits."""
+        if kind is Entry.SCHEDULE:
+            self._lifecycle.scheduled_again(output, throttled)
+            self._steps.scheduled(began_ns, ended_ns)
+        elif kind is Entry.UPDATE:
+            self._tokens.updated(output, _handed_out(outputs))
+            self._steps.updated(began_ns, ended_ns)
+        else:
+            self._lifecycle.other()
+        notes = self._notes
+        if notes.fresh:
+            notes.fresh.clear()
+        if notes.evictions:
+            self._values[self._evictions] += notes.evictions
+            notes.evictions = 0
+        self._close(ended_ns)
+
+    def _close(self, ended_ns: int) -> None:
+        ledger, scheduler = self._ledger, self._scheduler
+        # Not by `running`: when all is paused it is not empty, and no step is run.
+        idle = not scheduler.has_requests()
+        self._delayed.flush(ledger.now_ns, idle=idle)
+        ledger.end(idle=idle)
+        self._steps.published(ledger.now_ns - ended_ns)
+
+    def flush(self) -> None:
+        """Before the ledger is closed: count what was only noted."""
+        self._delayed.flush(self._ledger.now_ns, idle=True)
 
     def _goes_on(self, kind: Entry, output: Any) -> bool:
         """Whether requests that run just go on: then their new blocks are in the ledger now. If not, nothing is."""
         fresh = self._notes.fresh
-        if kind is Entry.SCHEDULE:
-            cached = output.scheduled_cached_reqs
-            if output.scheduled_new_reqs or cached.resumed_req_ids:
-                return False
-            if fresh:
-                found = self._growth.find(cached, fresh)
-                if found is None:
-                    return False
-                self._growth.apply(*found)
-            else:
-                self._mirror.count()
-        elif fresh:
+        if kind is not Entry.SCHEDULE:
+            if not fresh and kind is Entry.OTHER:
+                self._scan_some()
+            return not fresh
+        cached = output.scheduled_cached_reqs
+        if output.scheduled_new_reqs or cached.resumed_req_ids:
             return False
+        if fresh:
+            found = self._growth.find(cached, fresh)
+            if found is None:
+                return False
+            self._growth.apply(*found)
         else:
             self._mirror.count()
         self._pins.sync(self._notes, {})
-        if kind is not Entry.UPDATE:
-            self._scan_some()
+        self._scan_some()
         return True
 
     # -- blocks and tables ----------------------------------------------------------------------------------------
@@ -138,7 +159,7 @@ class Publisher:
     def _change(self, kind: Entry, output: Any) -> dict[int, int]:
         """Make any changes of blocks and tables. Returns how many blocks each slot gave up whose table began anew."""
         notes = self._notes
-        self._arrive()
+        self._lifecycle.arrive()
         if notes.all_cached:
             notes.touched += self._mirror.cached()
         plan = self._holdings.plan(*self._candidates(kind, output), self._scheduler.requests)
@@ -151,111 +172,37 @@ class Publisher:
         if kind is not Entry.UPDATE:
             self._scan_some()
         released = {slot: len(blocks) for slot, blocks in plan.cleared.items()}
-        self._preempt(released)
+        self._lifecycle.preempt(released)
         return released
 
     def _scan_some(self) -> None:
-        if wrong := self._scan.differing():
+        if self._ledger.now_ns >= self._scan.due_ns and (wrong := self._scan.differing()):
             self._apply(self._mirror.look(wrong, []), Plan())
 
     def _apply(self, change: Change, plan: Plan) -> None:
         ledger, mirror = self._ledger, self._mirror
-        ledger.stamp(np.concatenate((change.ids, change.moved, plan.blocks())))
-        self._slots.changed_seq[plan.slots()] = ledger.seq_value
+        mirror.stamp(plan.blocks())
+        for slot in plan.slots():
+            self._slots.changed_seq[slot] = ledger.seq
         mirror.begin(change)
+        for slot in plan.cleared:
+            self._tokens.lose(slot)
         self._holdings.clear(plan)
         mirror.allocate(change)
         self._holdings.extend(plan)
+        for slot in plan.cleared:
+            self._tokens.regain(slot)
         mirror.end(change)
 
     def _serials(self) -> dict[str, int]:
         slot_of, serial = self._requests.slot_of, self._slots.serial
-        return {i: serial.item(slot_of[i]) for _, i in self._notes.popped if i in slot_of}
-
-    # -- requests -------------------------------------------------------------------------------------------------
-
-    def _arrive(self) -> None:
-        for request in self._notes.arrived:
-            self._values[self._prompted] += request.num_prompt_tokens
-            slot = self._requests.arrive(request)
-            if slot is not None:
-                self._waits.arrive(slot)
-
-    def _preempt(self, released: dict[int, int]) -> None:
-        for request, computed in self._notes.preempted:
-            slot, slots = self._requests.require(request), self._slots
-            self._requests.move(slot, RequestState.PREEMPTED)
-            slots.preemptions[slot] += 1
-            self._requests.lost_tokens[slot] = computed
-            self._waits.return_to(slot)
-            blocks = released.get(slot, 0)
-            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=blocks)
-            self._values[self._preemptions] += 1
-            self._values[self._failures] += 1
-            size = self._ledger.limits.groups[0].block_size_tokens
-            kept = min(blocks, computed // size) if self._ledger.limits.prefix_caching else 0
-            self._values[self._kept] += kept
-            self._values[self._recycled] += blocks - kept
-
-    def _scheduled(self, output: Any, throttled: bool) -> None:
-        self._waits.look()
-        for request_id in self._admitted(output):
-            self._admit(self._scheduler.requests[request_id])
-        for request, tokens in self._notes.hits:
-            if request.num_preemptions == 0:
-                self._slots.hit_tokens[self._requests.require(request)] = tokens
-                self._values[self._queried] += request.num_tokens
-                self._values[self._hit] += tokens
-        self._tokens.scheduled(output)
-        self._blocked(output, throttled)
-
-    def _admitted(self, output: Any) -> list[str]:
-        new = [data.req_id for data in output.scheduled_new_reqs]
-        return new + list(output.scheduled_cached_reqs.resumed_req_ids)
-
-    def _admit(self, request: Any) -> None:
-        slot, slots = self._requests.require(request), self._slots
-        self._waits.leave(slot)
-        self._requests.move(slot, RequestState.RUNNING)
-        self._values[self._last_token] = self._ledger.now_ns
-        lost = self._requests.lost_tokens.pop(slot, 0)
-        found = next((tokens for hit, tokens in self._notes.hits if hit is request), 0)
-        self._values[self._recomputed] += max(0, lost - found)
-        self._ledger.event(Event.ADMITTED, slots.serial.item(slot), blocks=self._holdings.held(slot))
-
-    def _blocked(self, output: Any, throttled: bool) -> None:
-        deferred = getattr(self._scheduler, "deferred_waiting", None)
-        slot_of = self._requests.slot_of
-        self._waits.part({slot_of[r.request_id] for r in deferred if r.request_id in slot_of} if deferred else set())
-        if not self._waits.queued:
-            return
-        cause = head_cause(self._scheduler, output, preempted=bool(self._notes.preempted), may_throttle=throttled)
-        self._waits.blocked_by(cause)
-        if cause is WaitCause.POOL:
-            self._values[self._failures] += 1
-
-    def _end(self, released: dict[int, int], ended_ns: int) -> None:
-        notes, slot_of = self._notes, self._requests.slot_of
-        for request, told_ns in notes.ending:
-            slot = slot_of.get(request.request_id)
-            if slot is None:
-                self._requests.forget_standing(request.request_id)
-                continue
-            self._waits.leave(slot)
-            held = released.get(slot, 0) or self._holdings.held(slot)
-            self._ending.ended(request, slot, told_ns=told_ns, by_engine=notes.cancelled_by_engine, held_blocks=held)
-        for request_id, at_ns in notes.freed.items():
-            slot = slot_of.get(request_id)
-            if slot is not None:
-                self._ending.released(request_id, slot, at_ns=at_ns, blocks=released.get(slot, 0))
-        while (slot := self._requests.next_standing()) is not None:
-            self._waits.arrive(slot)
+        return {i: serial[slot_of[i]] for _, i in self._notes.popped if i in slot_of}
 
     def _count(self) -> None:
         scheduler, values = self._scheduler, self._values
         values[self._evictions] += self._notes.evictions
         values[self._running] = len(scheduler.running)
-        values[self._waiting] = len(self._waits) + self._requests.standing
+        values[self._waiting] = self._lifecycle.waiting
 
 
 def _handed_out(outputs: Any) -> int:

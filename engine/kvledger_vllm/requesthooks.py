@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from kvledger_vllm.notes import Notes
+from kvledger_vllm.switch import Switch
 from kvledger_vllm.wrapping import Function, Wrappers
 
 _now = time.monotonic_ns
@@ -14,8 +15,8 @@ _now = time.monotonic_ns
 class RequestHooks:
     """Wrappers of a scheduler's methods. `asked_ns`: when an entry that may end requests was called, 0 outside."""
 
-    def __init__(self, scheduler: Any, notes: Notes, wrappers: Wrappers) -> None:
-        self._scheduler, self._notes, self._wrappers = scheduler, notes, wrappers
+    def __init__(self, scheduler: Any, notes: Notes, wrappers: Wrappers, switch: Switch) -> None:
+        self._scheduler, self._notes, self._wrappers, self._switch = scheduler, notes, wrappers, switch
         self.asked_ns = 0
 
     def put_in(self) -> None:
@@ -29,15 +30,17 @@ class RequestHooks:
         wrap(scheduler, "_free_cow_retained_blocks", self._retaining)
 
     def _adding(self, original: Function) -> Function:
-        arrived, requests = self._notes.arrived, self._scheduler.requests
+        note = self._switch.guard(self._arriving)
 
         def add_request(request: Any, *args: Any, **kwargs: Any) -> Any:
-            known = request.request_id in requests
-            if not known:
-                arrived.append(request)
+            note(request)
             return original(request, *args, **kwargs)
 
         return add_request
+
+    def _arriving(self, request: Any) -> None:
+        if request.request_id not in self._scheduler.requests:
+            self._notes.arrived.append(request)
 
     def _finishing(self, original: Function) -> Function:
         def finish_requests(request_ids: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,45 +50,52 @@ class RequestHooks:
         return finish_requests
 
     def _preempting(self, original: Function) -> Function:
-        notes = self._notes
+        note = self._switch.guard(self._preempted)
 
         def preempt_request(request: Any, *args: Any, **kwargs: Any) -> Any:
-            computed = request.num_computed_tokens
+            computed = getattr(request, "num_computed_tokens", 0)
             result = original(request, *args, **kwargs)
-            notes.preempted.append((request, computed))
-            notes.dirty.add(request.request_id)
+            note(request, computed)
             return result
 
         return preempt_request
 
+    def _preempted(self, request: Any, computed: int) -> None:
+        self._notes.preempted.append((request, computed))
+        self._notes.dirty.add(request.request_id)
+
     def _freeing(self, original: Function) -> Function:
         ending = self._notes.ending
+        note = self._switch.guard(lambda request: ending.append((request, self.asked_ns or _now())))
 
         def free_request(request: Any, *args: Any, **kwargs: Any) -> Any:
-            ending.append((request, self.asked_ns or _now()))
+            note(request)
             return original(request, *args, **kwargs)
 
         return free_request
 
     def _freed(self, original: Function) -> Function:
-        notes = self._notes
+        note = self._switch.guard(self._gave_back)
 
         def free_blocks(request: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(request, *args, **kwargs)
-            notes.freed[request.request_id] = _now()
-            notes.dirty.add(request.request_id)
+            note(request)
             return result
 
         return free_blocks
 
+    def _gave_back(self, request: Any) -> None:
+        self._notes.freed[request.request_id] = _now()
+        self._notes.dirty.add(request.request_id)
+
     def _retaining(self, original: Function) -> Function:
-        copied, deferred = self._notes.copied, getattr(self._scheduler, "deferred_frees", None)
+        copied, deferred = self._notes.copied, getattr(self._scheduler, "deferred_frees", ())
+        note = self._switch.guard(lambda before: copied.extend(list(deferred)[before:][-1:]))
 
         def free_cow_retained_blocks(*args: Any, **kwargs: Any) -> Any:
-            before = len(deferred) if deferred is not None else 0
+            before = len(deferred)
             result = original(*args, **kwargs)
-            if deferred is not None and len(deferred) > before:
-                copied.append(deferred[-1])
+            note(before)
             return result
 
         return free_cow_retained_blocks

@@ -10,25 +10,23 @@ import time
 from hashlib import blake2b
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvledger.layout import CONTROL_INDEX
 from kvledger.words import Event, RequestState
 from kvledger.writer import Ledger
+from kvledger_vllm.cells import Cells
 from kvledger_vllm.errors import InstrumentError
 from kvledger_vllm.tenants import tenant_of
 
-Ids = NDArray[np.intp]
 _FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
 _ID_HEAD_BYTES, _ID_TAIL_BYTES = 40, 16
 _NS_PER_SECOND = 1e9
+_MOST_TOKENS = (1 << 31) - 1
 _LONGEST_WAY_NS = 600_000_000_000
 # What a new occupant must not inherit from the slot's last one. Table and chunk fields are the tables' own.
 _CLEARED = (
     "parent_serial", "request_class", "finish_reason", "cancel_cause", "computed_tokens", "output_tokens", "hit_tokens",
-    "own_from_token", "peak_blocks", "preemptions", "first_block_ns", "first_token_ns", "last_token_ns", "finishing_ns",
-    "block_seconds", "share_base", "wait_base", "wait_seconds",
+    "own_from_token", "pace", "peak_blocks", "preemptions", "first_block_ns", "first_token_ns", "last_token_ns",
+    "finishing_ns", "block_seconds", "share_base", "wait_base", "wait_seconds",
 )  # fmt: skip
 
 
@@ -36,14 +34,13 @@ class Requests:
     """Slots of live requests by vLLM's request id. `reserve` slots are kept for requests that run."""
 
     def __init__(self, ledger: Ledger, *, reserve: int) -> None:
-        self._ledger, self._slots, self._reserve = ledger, ledger.slots, reserve
+        self._ledger, self._slots, self._reserve = ledger, Cells(ledger.slots), reserve
         self.slot_of: dict[str, int] = {}
-        self.seatings = 0
-        """How often a slot was taken or given up: as long as it stays, every slot has the occupant it had."""
         self.lost_tokens: dict[int, int] = {}
         """Slot -> tokens that a preempted request had computed."""
         self._standing: dict[str, tuple[Any, int]] = {}
-        self._columns: list[NDArray[Any]] = [getattr(ledger.slots, name) for name in _CLEARED]
+        self._columns: list[Any] = [getattr(self._slots, name) for name in _CLEARED]
+        self._words = ledger.control.data
 
     @property
     def standing(self) -> int:
@@ -54,7 +51,7 @@ class Requests:
         """A new request: its slot, or None where none can be spared for somebody who waits."""
         if request.request_id in self.slot_of:
             return None
-        if int(self._ledger.control[_FREE_SLOTS]) <= self._reserve:
+        if self._words[_FREE_SLOTS] <= self._reserve:
             self._standing[request.request_id] = (request, self._ledger.now_ns)
             self._ledger.overflow()
             return None
@@ -70,7 +67,7 @@ class Requests:
 
     def next_standing(self) -> int | None:
         """Seat the longest standing request if a slot can be spared now; its slot."""
-        if not self._standing or int(self._ledger.control[_FREE_SLOTS]) <= self._reserve:
+        if not self._standing or self._words[_FREE_SLOTS] <= self._reserve:
             return None
         request, since = self._standing.pop(next(iter(self._standing)))
         return self._seat(request, since)
@@ -80,8 +77,8 @@ class Requests:
         return self._standing.pop(request_id, None) is not None
 
     def _seat(self, request: Any, queued_ns: int) -> int:
-        control, slots = self._ledger.control, self._slots
-        left = int(control[_FREE_SLOTS]) - 1
+        control, slots = self._words, self._slots
+        left = control[_FREE_SLOTS] - 1
         if left < 0:
             raise InstrumentError(f"all {len(slots.serial)} request slots are in use: set KVLEDGER_MAX_REQUESTS higher")
         slot = int(slots.free_slots[left])
@@ -90,16 +87,16 @@ class Requests:
         for column in self._columns:
             column[slot] = 0
         slots.tenant[slot] = self._ledger.tenant_column(tenant_of(request))
-        slots.prompt_tokens[slot], slots.max_tokens[slot] = request.num_prompt_tokens, request.max_tokens
+        slots.prompt_tokens[slot] = min(request.num_prompt_tokens, _MOST_TOKENS)
+        slots.max_tokens[slot] = min(request.max_tokens, _MOST_TOKENS)
         slots.arrived_ns[slot], slots.queued_ns[slot] = self._arrived_ns(request), queued_ns
         raw = request.request_id.encode()
         slots.id_hash[slot] = int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
         slots.id_head[slot], slots.id_tail[slot] = raw[:_ID_HEAD_BYTES], raw[-_ID_TAIL_BYTES:]
-        serial = int(control[_NEXT_SERIAL])
+        serial = control[_NEXT_SERIAL]
         control[_NEXT_SERIAL] = serial + 1
         # The serial comes last: a slot with one is complete.
         slots.serial[slot] = serial
-        self.seatings += 1
         self.slot_of[request.request_id] = slot
         self._ledger.event(Event.ARRIVED, serial)
         return slot
@@ -111,16 +108,15 @@ class Requests:
 
     def move(self, slot: int, state: RequestState) -> None:
         """Change the state of a slot, stamped first."""
-        self._slots.changed_seq[slot] = self._ledger.seq_value
+        self._slots.changed_seq[slot] = self._ledger.seq
         self._slots.state[slot] = state
 
     def leave(self, request_id: str) -> None:
         """The request holds nothing any more: its slot is free."""
         slot = self.slot_of.pop(request_id)
-        self.seatings += 1
         self.lost_tokens.pop(slot, None)
         self.move(slot, RequestState.FINISHED)
         self._slots.serial[slot] = 0
-        used = int(self._ledger.control[_FREE_SLOTS])
+        used = self._words[_FREE_SLOTS]
         self._slots.free_slots[used] = slot
-        self._ledger.control[_FREE_SLOTS] = used + 1
+        self._words[_FREE_SLOTS] = used + 1

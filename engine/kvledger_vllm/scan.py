@@ -6,6 +6,7 @@ Whatever differs was changed by a way no hook sees. It is handed to the mirror, 
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -33,16 +34,17 @@ class RollingScan:
         self._ledger, self._blocks = ledger, pool.blocks
         self._next, self._since_ns = 1, ledger.now_ns
         self._fewest = max(1, min(MOST_BLOCKS, len(pool.blocks) // _FEWEST_SHARE))
+        self._rest_ns = math.ceil(self._fewest / len(pool.blocks) * ROUND_SECONDS * _NS_PER_SECOND)
+        self.due_ns = self._since_ns + self._rest_ns
+        """Ledger clock from which on there is a stretch to look at."""
         self._corrected, self._logged = CONTROL_INDEX["mirror_corrections"], 0
 
     def differing(self) -> list[Any]:
         """Blocks of the next stretch whose reference count is not what the ledger says."""
         now = self._ledger.now_ns
         due = (now - self._since_ns) / _NS_PER_SECOND / ROUND_SECONDS * len(self._blocks)
-        count = min(int(due), MOST_BLOCKS)
-        if count < self._fewest:
-            return []
-        self._since_ns = now
+        count = max(self._fewest, min(int(due), MOST_BLOCKS))
+        self._since_ns, self.due_ns = now, now + self._rest_ns
         start = self._next
         part = self._blocks[start : start + count]
         self._next = start + count if start + count < len(self._blocks) else 1

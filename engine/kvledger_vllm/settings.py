@@ -11,6 +11,7 @@ DIRECTORY = "KVLEDGER_DIR"
 ENGINE = "KVLEDGER_ENGINE"
 ALLOW_DISK = "KVLEDGER_ALLOW_DISK"
 MAX_REQUESTS = "KVLEDGER_MAX_REQUESTS"
+MOST_REQUESTS = 1 << 20
 _YES = ("1", "true", "yes")
 
 
@@ -34,12 +35,12 @@ class Settings:
             directory=Path(directory),
             engine=values.get(ENGINE) or "vllm",
             allow_disk=values.get(ALLOW_DISK, "").lower() in _YES,
-            max_requests=int(_number(values.get(MAX_REQUESTS), 0.0)),
+            max_requests=_number(values.get(MAX_REQUESTS)),
         )
 
 
-def _number(text: str | None, otherwise: float) -> float:
+def _number(text: str | None) -> int:
     try:
-        return max(0.0, float(text or otherwise))
-    except ValueError:
-        return otherwise
+        return min(max(0, int(float(text or 0))), MOST_REQUESTS)
+    except (ValueError, OverflowError):
+        return 0

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable
+from typing import Any
 
 from kvledger.writer import Ledger
 
-Ids = NDArray[np.intp]
-F64 = NDArray[np.float64]
 _NS_PER_SECOND = 1e9
 
 
@@ -16,24 +14,32 @@ class ShareClocks:
     """The clocks of all blocks, read and advanced for those that change."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._blocks = ledger, ledger.blocks
+        blocks = ledger.blocks
+        self._ledger = ledger
+        self._columns: tuple[Any, ...] = (blocks.share_clock.data, blocks.share_since_ns.data, blocks.ref_count.data)
 
-    def advance(self, ids: Ids) -> None:
+    def advance(self, blocks: Iterable[int]) -> None:
         """Bring the clocks of blocks up to now, by the references that the ledger still shows."""
-        self._blocks.share_clock[ids] = self.read(ids)
-        self._blocks.share_since_ns[ids] = self._ledger.now_value
+        clock, since, references = self._columns
+        now = self._ledger.now_ns
+        for block in blocks:
+            if (holders := references[block]) > 0:  # nobody holds it: its clock stands
+                clock[block] += (now - since[block]) / _NS_PER_SECOND / holders
+            since[block] = now
 
-    def start(self, ids: Ids) -> None:
+    def start(self, blocks: Iterable[int]) -> None:
         """Blocks are allocated: their clocks begin at 0."""
-        self._blocks.share_clock[ids] = 0.0
-        self._blocks.share_since_ns[ids] = self._ledger.now_value
+        clock, since, _ = self._columns
+        now = self._ledger.now_ns
+        for block in blocks:
+            clock[block], since[block] = 0.0, now
 
-    def read(self, ids: Ids) -> F64:
-        """Seconds on the clocks of blocks now."""
-        references = self._blocks.ref_count[ids]
-        seconds = (self._ledger.now_ns - self._blocks.share_since_ns[ids]) / _NS_PER_SECOND
-        if references.min(initial=1) < 1:  # nobody holds it: its clock stands
-            seconds = np.where(references > 0, seconds, 0.0)
-            references = np.maximum(references, 1)
-        clocks: F64 = self._blocks.share_clock[ids] + seconds / references
-        return clocks
+    def total(self, blocks: Iterable[int]) -> float:
+        """Seconds on the clocks of blocks now, together."""
+        clock, since, references = self._columns
+        now, seconds = self._ledger.now_ns, 0.0
+        for block in blocks:
+            seconds += clock[block]
+            if (holders := references[block]) > 0:
+                seconds += (now - since[block]) / _NS_PER_SECOND / holders
+        return seconds

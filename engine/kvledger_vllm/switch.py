@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from kvledger.writer import Ledger
 
@@ -36,6 +37,19 @@ class Switch:
             action()
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
             self.fail(error)
+
+    def guard(self, note: Callable[..., None]) -> Callable[..., None]:
+        """`note` for a hook to call: does nothing once this is off, and what it raises ends here."""
+
+        def guarded(*args: Any) -> None:
+            if not self.on:
+                return
+            try:
+                note(*args)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
+                self.fail(error)
+
+        return guarded
 
     def fail(self, error: BaseException) -> None:
         """Switch off for good: log once, mark the ledger, take the hooks out. Never raises."""

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
 from kvledger_vllm.errors import InstrumentError
 
-Ids = NDArray[np.intp]
 _FREE = CONTROL_INDEX["free_chunk_count"]
 _NO_CHUNK = -1
 
@@ -31,7 +29,8 @@ class BlockTables:
         self._last = slots.last_chunk[:, group]
         self._width = ledger.limits.chunk_blocks
         # The same memory again: stores of single numbers go through views of it.
-        self._lengths: Any = self._length.data
+        self.lengths: Any = self._length.data
+        """Blocks in each slot's table, to read."""
         self._last_chunks: Any = self._last.data
         self._entries = self._arena.chunk.reshape(-1).data
 
@@ -39,17 +38,17 @@ class BlockTables:
         """Blocks in a slot's table."""
         return int(self._length[slot])
 
-    def blocks_of(self, slot: int) -> Ids:
+    def blocks_of(self, slot: int) -> list[int]:
         """A slot's table, a copy."""
-        left, chunk, parts = self.length(slot), int(self._first[slot]), []
+        left, chunk, blocks = self.length(slot), int(self._first[slot]), list[int]()
         while left > 0:
-            parts.append(self._arena.chunk[chunk, : min(left, self._width)])
+            blocks += self._arena.chunk[chunk, : min(left, self._width)].tolist()
             left, chunk = left - self._width, int(self._arena.next[chunk])
-        return np.concatenate(parts).astype(np.intp) if parts else np.empty(0, np.intp)
+        return blocks
 
     def append_each(self, slots: list[int], blocks: list[int]) -> None:
-        """As `append_one`, one by one: of a few tables each store costs less so than a whole array of them."""
-        lengths, last, entries, width = self._lengths, self._last_chunks, self._entries, self._width
+        """Lengthen the tables of distinct slots by one block each."""
+        lengths, last, entries, width = self.lengths, self._last_chunks, self._entries, self._width
         for slot, block in zip(slots, blocks, strict=True):
             length = lengths[slot]
             at = length % width
@@ -58,17 +57,7 @@ class BlockTables:
             entries[last[slot] * width + at] = block
             lengths[slot] = length + 1
 
-    def append_one(self, slots: Ids, blocks: Ids) -> None:
-        """Lengthen the tables of distinct slots by one block each."""
-        length = self._length[slots]
-        position = length % self._width
-        for slot in slots[position == 0].tolist():
-            self._link(slot)
-        self._arena.chunk[self._last[slots], position] = blocks
-        # The length last: until then a reader does not look at the new entries.
-        self._length[slots] = length + 1
-
-    def extend(self, slot: int, blocks: Ids) -> None:
+    def extend(self, slot: int, blocks: list[int]) -> None:
         """Lengthen one slot's table by any number of blocks."""
         length, done = self.length(slot), 0
         while done < len(blocks):
@@ -108,13 +97,10 @@ class BlockTables:
         self._last[slot] = chunk
 
 
-def ledger_blocks(blocks: Sequence[object], pool: object) -> Ids:
+def ledger_blocks(blocks: Sequence[object], pool: object) -> list[int]:
     """Ledger numbers of vLLM blocks, in order, without null blocks and blocks of other pools."""
-    return np.array(
-        [
-            block.block_id - 1  # type: ignore[attr-defined]
-            for block in blocks
-            if not block.is_null and getattr(block, "pool", pool) in (pool, None)  # type: ignore[attr-defined]
-        ],
-        np.intp,
-    )
+    return [
+        block.block_id - 1  # type: ignore[attr-defined]
+        for block in blocks
+        if not block.is_null and getattr(block, "pool", pool) in (pool, None)  # type: ignore[attr-defined]
+    ]

@@ -1,217 +1,260 @@
-"""The tokens of scheduled requests: how many are computed and generated, and the time to and between them."""
+"""The tokens of scheduled requests: how many are computed and generated.
+
+Requests that decode go by the ledger's token clocks, as long as it adds up that each of them went on by one token:
+vLLM's numbers of a step, and once in a while its own objects, one by one. All others are copied from those objects.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from kvledger.words import Event, RequestClass
+from kvledger.pace import Pace
+from kvledger.words import RequestState
 from kvledger.writer import Ledger
-from kvledger_vllm.requests import Ids, Requests
-from kvledger_vllm.scheduled import I32, Scheduled, nobody, output_lists
+from kvledger_vllm.cells import Cells
+from kvledger_vllm.delayed import Delayed
+from kvledger_vllm.latencies import Latencies
+from kvledger_vllm.pace import TokenClock
+from kvledger_vllm.requests import Requests
 
-_NS_PER_SECOND = 1e9
-_MOST_IN_FLIGHT = 64
+_MOST_IN_FLIGHT, _FEW = 64, 8
 _PROOF_NS, _PROOF_UPDATES = 1_000_000_000, 64
 
 
 class Tokens:
-    """Token columns of the slots, and their histograms."""
+    """Token counts of the slots, and the counter of all generated ones."""
 
-    def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any) -> None:
-        self._ledger, self._slots, self._requests, self._scheduler = ledger, ledger.slots, requests, scheduler
+    def __init__(self, ledger: Ledger, requests: Requests, scheduler: Any, delayed: Delayed) -> None:
+        self._ledger, self._slots, self._requests, self._scheduler = ledger, Cells(ledger.slots), requests, scheduler
         self._size = min(group.block_size_tokens for group in ledger.limits.groups)
-        self._connected = getattr(scheduler, "connector", None) is not None
-        # What keeps the tokens of whole blocks, 0 where a block's size is no power of two.
-        self._whole = np.int32(-self._size if self._size & (self._size - 1) == 0 else 0)
-        self._steps: deque[tuple[Any, Scheduled]] = deque(maxlen=_MOST_IN_FLIGHT)
-        self._last = self._measured = nobody()
-        self._measured_ns = 0
+        self._computed, self._output = TokenClock(ledger, Pace.COMPUTED), TokenClock(ledger, Pace.GENERATED)
+        self._object_of: dict[int, Any] = {}
+        """vLLM's request in each slot that is or was running."""
+        self._apart: dict[str, None] = {}
+        """Ids of running requests that do not go by the clock of computed tokens, in order of admission."""
+        self._last_of: dict[int, list[int]] = {}
+        """What the clock of computed tokens will say when slots have computed all they are going to: those slots."""
+        self._until: dict[int, int] = {}
+        """Where in `_last_of` a slot is."""
+        self._steps: deque[tuple[Any, list[str]]] = deque(maxlen=_MOST_IN_FLIGHT)
+        self._proved_ns = self._updates = 0
         # Where a step may give a request more than one token, or take some back, sums do not tell who got how many.
-        self._one_each = not getattr(scheduler, "num_spec_tokens", 0) and (
-            getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1
+        self._one_each = (
+            not getattr(scheduler, "num_spec_tokens", 0)
+            and getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1
+            and getattr(scheduler, "connector", None) is None
         )
-        stats, kind = ledger.stats, {"class": RequestClass.DEFAULT.word}
+        self._latencies, stats = Latencies(ledger, delayed), ledger.stats
         self._values = stats.values
-        self._generated = stats.counter("generation_tokens_total")
-        self._last_token = stats.gauge("last_token_ns")
-        self._first = stats.histogram("time_to_first_token", **kind)
-        self._gap = stats.histogram("inter_token_latency", **kind)
+        self._generated, self._last_token = stats.counter("generation_tokens_total"), stats.gauge("last_token_ns")
+
+    def admitted(self, request: Any) -> None:
+        """A request runs from now on."""
+        self._apart[request.request_id] = None
+        slot = self._requests.require(request)
+        self._object_of[slot] = request
+        self._leave_computed(slot)
+        self._output.leave(slot)
+        # A streaming session goes on with an output of its own.
+        self._slots.output_tokens[slot] = min(self._slots.output_tokens[slot], request.num_output_tokens)
+
+    def leave(self, request_id: str) -> None:
+        """Before a request ends or is preempted: its counts are in its slot, and exact."""
+        self._apart.pop(request_id, None)
+        slot = self._requests.slot_of.get(request_id, -1)
+        self._leave_computed(slot)
+        if slot in self._output.slots:
+            self._output.leave(slot)
+            self._correct(slot, self._object_of[slot])
+
+    def ended(self, request_id: str) -> None:
+        """A request has left and ended: nothing of vLLM's is kept of it."""
+        self._object_of.pop(self._requests.slot_of.get(request_id, -1), None)
+
+    def lose(self, slot: int) -> None:
+        """Before a slot's table begins anew: what a running request has computed is copied when it is scheduled."""
+        if slot in self._computed.slots:
+            self._leave_computed(slot)
+            self._apart[self._object_of[slot].request_id] = None
+
+    def regain(self, slot: int) -> None:
+        """After a running request's table was changed as a whole: what it has computed is what it had."""
+        request = self._object_of.get(slot)
+        if request is not None and self._slots.state[slot] == RequestState.RUNNING:
+            self._store_computed([slot], [request.num_computed_tokens])
+
+    def _leave_computed(self, slot: int) -> None:
+        self._computed.leave(slot)
+        last = self._until.pop(slot, None)
+        if last is not None:
+            self._last_of[last].remove(slot)
+            if not self._last_of[last]:
+                del self._last_of[last]
+
+    def _stop_computed(self) -> None:
+        """Nobody goes by the clock any more: all are apart, those that this step leaves out, too."""
+        for slot in self._computed.slots:
+            self._apart[self._object_of[slot].request_id] = None
+        self._computed.stop()
+        self._last_of.clear()
+        self._until.clear()
+
+    def _correct(self, slot: int, request: Any) -> None:
+        """An ending request may be handed out without a token."""
+        said = int(request.num_output_tokens)
+        if (wrong := self._slots.output_tokens[slot] - said) != 0:
+            self._slots.output_tokens[slot] = said
+            # More than one is no mistake of the clock's: a streaming session has begun its output anew.
+            self._values[self._generated] -= wrong if wrong == 1 else 0
 
     # -- scheduled ------------------------------------------------------------------------------------------------
 
     def scheduled(self, output: Any) -> None:
-        """A step was scheduled: copy what its requests have computed, in flight included."""
-        if not output.num_scheduled_tokens:
+        """A step was scheduled: how much its requests have computed, what is in flight included."""
+        scheduled = output.num_scheduled_tokens
+        if not scheduled:
             return
-        step = self._step_of(output)
-        self._steps.append((output, step))
-        if not self._one_more_computed(step, output):
-            self._copy_computed(step)
+        if done := self._last_of.get(self._computed.now):
+            self._let_go(done)
+        apart = [request_id for request_id in self._apart if request_id in scheduled] if self._apart else []
+        going = len(self._computed.slots)
+        alone = sum([scheduled[request_id] for request_id in apart])
+        if len(scheduled) == going + len(apart) and output.total_num_scheduled_tokens == going + alone:
+            if going:
+                self._computed.tick()
+            together = self._one_each and not self._disproved()
+        else:
+            together = False
+        if not together:
+            self._stop_computed()
+            self._apart |= dict.fromkeys(scheduled)
+            apart = list(scheduled)
+        self._steps.append((output, apart))
+        if apart:
+            self._copy_computed(apart, [scheduled[i] for i in apart] if together else [])
 
-    def _step_of(self, output: Any) -> Scheduled:
-        scheduled, last = output.num_scheduled_tokens, self._last
-        cached = output.scheduled_cached_reqs.req_ids
-        # In the usual step all are in this list, in the same order.
-        ids = cached if len(cached) == len(scheduled) else list(scheduled)
-        if ids == last.ids and self._has_its_slots(last):
-            return last
-        requests = [self._scheduler.requests[request_id] for request_id in ids]
-        at = np.array([self._requests.require(request) for request in requests], np.intp)
-        outputs, seatings = output_lists(requests), self._requests.seatings
-        self._last = Scheduled(ids, at, self._slots.serial[at], requests, outputs, seatings)
-        return self._last
-
-    def _has_its_slots(self, step: Scheduled) -> bool:
-        """Whether every request of a step still sits where it sat."""
-        if step.seatings != self._requests.seatings:
-            if not (self._slots.serial[step.slots] == step.serials).all():
-                return False
-            step.seatings = self._requests.seatings
-        return True
-
-    def _one_more_computed(self, step: Scheduled, output: Any) -> bool:
-        """The usual step: each computes one token more than vLLM's numbers before it, which are those known here.
-
-        That they add up is proved once a second: to look at each costs more than all else, being out of the cache.
-        """
-        count = len(step.ids)
-        before: Sequence[int] = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
-        if (
-            not count
-            or output.total_num_scheduled_tokens != count
-            or len(before) != count
-            or not self._one_each
-            or step.computed_sum < 0
-            or before[0] != int(step.computed[0])
-            or ((self._connected or self._proof_is_due(step)) and sum(before) != step.computed_sum)
-        ):
-            return False
-        step.computed += 1
-        step.computed_sum += count
-        self._store_computed(step.slots, step.computed)
-        return True
-
-    def _proof_is_due(self, step: Scheduled) -> bool:
+    def _disproved(self) -> bool:
+        """Once a second: whether vLLM's own numbers, one by one, do not add up to what the clock says."""
         now = self._ledger.now_ns
-        if now - step.proved_ns < _PROOF_NS:
+        if now - self._proved_ns < _PROOF_NS:
             return False
-        step.proved_ns = now
-        return True
+        self._proved_ns = now
+        clock = self._computed
+        return bool(sum([self._object_of[slot].num_computed_tokens for slot in clock.slots]) != clock.total)
 
-    def _copy_computed(self, step: Scheduled) -> None:
-        step.computed = np.array([request.num_computed_tokens for request in step.requests], np.int32)
-        step.computed_sum = int(step.computed.sum())
-        self._store_computed(step.slots, step.computed)
+    def _copy_computed(self, ids: Sequence[str], tokens: Sequence[int]) -> None:
+        """Copy vLLM's numbers. `tokens` they were scheduled for: who was for one goes by the clock from now on."""
+        requests = [self._scheduler.requests[request_id] for request_id in ids]
+        slots = [self._requests.require(request) for request in requests]
+        self._object_of.update(zip(slots, requests, strict=True))
+        self._store_computed(slots, [request.num_computed_tokens for request in requests])
+        for request_id, slot, count in zip(ids, slots, tokens, strict=False):
+            left = self._most_computed(slot) - self._slots.computed_tokens[slot]
+            if count == 1 and left > 0:
+                self._computed.join(slot)
+                del self._apart[request_id]
+                self._until[slot] = last = self._computed.now + left
+                self._last_of.setdefault(last, []).append(slot)
 
-    def _store_computed(self, slots: Ids, computed: I32) -> None:
-        self._slots.computed_tokens[slots] = computed
+    def _let_go(self, slots: list[int]) -> None:
+        """A step ahead of its outputs vLLM does not schedule who only waits for its last token."""
+        for slot in list(slots):
+            self._leave_computed(slot)
+            self._apart[self._object_of[slot].request_id] = None
+
+    def _most_computed(self, slot: int) -> int:
+        """Tokens whose keys and values a request needs at most: not those of its last token."""
+        return int(self._slots.prompt_tokens[slot] + self._slots.max_tokens[slot] - 1)
+
+    def _store_computed(self, slots: list[int], computed: list[int]) -> None:
+        if len(slots) <= _FEW:
+            for slot, count in zip(slots, computed, strict=True):
+                self._slots.computed_tokens[slot] = count
+                self._slots.own_from_token[slot] = count - count % self._size
+            return
+        at, tokens = np.array(slots, np.intp), np.array(computed, np.int32)
+        columns = self._ledger.slots
+        columns.computed_tokens[at] = tokens
         # Full blocks may be shared from now on; the one that is being filled is the request's own.
-        self._slots.own_from_token[slots] = computed & self._whole if self._whole else computed - computed % self._size
+        columns.own_from_token[at] = tokens - tokens % self._size
 
     # -- updated --------------------------------------------------------------------------------------------------
 
     def updated(self, output: Any, handed_out: int) -> None:
-        """A step's output was applied: copy how many tokens its requests have generated, and time the new ones.
+        """A step's output was applied: how many tokens its requests have generated; the new ones are timed.
 
-        `handed_out` is how many requests were given new tokens and went on, -1 where that is not known.
+        `handed_out` is how many requests something was handed out of, -1 where that is not known.
         """
-        step = self._take(output)
-        if step is None:
+        apart = self._take(output)
+        if apart is None:
             return
-        whole = self._has_its_slots(step)
-        if not (whole and step is self._measured and self._one_more_generated(step, handed_out)):
-            self._copy_generated(step, whole)
-
-    def _one_more_generated(self, step: Scheduled, handed_out: int) -> bool:
-        """The usual update: the same requests as in the last one were given a token more each.
-
-        By vLLM's own lists where it is not known how many were, and every so often; see `_one_more_computed`.
-        """
-        count = len(step.ids)
-        if not step.outputs or not self._one_each:
-            return False
-        generated = step.generated_sum + count
-        told = handed_out == count and not self._connected and step.updates % _PROOF_UPDATES
-        if not told and sum(map(len, step.outputs)) != generated:
-            return False
-        step.updates += 1
-        now, slots = self._ledger.now_ns, step.slots
-        step.generated += 1
-        step.generated_sum = generated
-        self._slots.output_tokens[slots] = step.generated
-        self._slots.last_token_ns[slots] = self._ledger.now_value
-        self._values[self._generated] += count
-        self._values[self._last_token] = now
-        self._gap.observe((now - self._measured_ns) / _NS_PER_SECOND, count)
-        self._measured_ns = now
-        return True
-
-    def _copy_generated(self, step: Scheduled, whole: bool) -> None:
-        slots, requests = step.slots, step.requests
-        counts = np.array(_output_tokens(requests), np.int32)
-        if not whole:
-            live = self._slots.serial[slots] == step.serials
-            slots, counts = slots[live], counts[live]
-            requests = [request for request, there in zip(requests, live.tolist(), strict=True) if there]
+        clock, values = self._output, self._values
+        slots = self._running(apart)
+        grown = self._grown(slots)
+        going = len(clock.slots)
+        if self._one_each and handed_out == going + len(grown) and not self._lost_count(going):
+            if going:
+                clock.tick()
+                values[self._generated] += going
+                self._latencies.all_went_on(going)
+        else:
+            clock.stop()
+            slots = self._running(output.num_scheduled_tokens)
+            grown = self._grown(slots)
         if not self._one_each:
-            self._copy_running(slots, requests)
-        before = self._slots.output_tokens[slots]
-        new = counts - before
-        step.generated, step.generated_sum = counts, int(counts.sum())
-        self._measured = step if whole and (new > 0).all() else nobody()
-        if not new.any():
-            return
-        self._slots.output_tokens[slots] = counts
-        self._measure(slots[new > 0], before[new > 0], new[new > 0])
-        self._measured_ns = self._ledger.now_ns
+            self._copy_running(slots)
+        if grown:
+            self._measure(grown)
+        if grown or going:
+            values[self._last_token] = self._ledger.now_ns
+            self._latencies.updated()
 
-    def _copy_running(self, slots: Ids, requests: list[Any]) -> None:
-        """Rejected drafts take computed tokens back."""
-        rows = [row for row, request in enumerate(requests) if request.status.name == "RUNNING"]
-        computed = np.array([requests[row].num_computed_tokens for row in rows], np.int32)
-        self._store_computed(slots[rows], computed)
-
-    def _take(self, output: Any) -> Scheduled | None:
+    def _take(self, output: Any) -> list[str] | None:
         if not output.num_scheduled_tokens:
             return None
         while self._steps:
-            scheduled, step = self._steps.popleft()
+            scheduled, apart = self._steps.popleft()
             if scheduled is output:
-                return step
+                return apart
         return None
 
-    def _measure(self, slots: Ids, before: I32, new: I32) -> None:
-        view, now = self._slots, self._ledger.now_ns
-        self._values[self._generated] += int(new.sum())
-        self._values[self._last_token] = now
-        for slot in slots[before == 0].tolist():
-            self._first_token(slot)
-        further = before > 0
-        if further.any():
-            since, together = view.last_token_ns[slots[further]], new[further]
-            gaps = (now - since) / _NS_PER_SECOND
-            if (together == 1).all() and (since == since[0]).all():
-                self._gap.observe(gaps.item(0), len(gaps))
-            elif (together == 1).all():
-                self._gap.observe_many(gaps)
-            else:
-                self._gap.observe_many(np.repeat(gaps / together, together))
-        view.last_token_ns[slots] = self._ledger.now_value
+    def _running(self, ids: Iterable[str]) -> list[int]:
+        """Slots of those of a step's requests that are still there and do not go by the clock."""
+        slot_of, going, known = self._requests.slot_of, self._output.slots, self._object_of
+        slots = [slot_of.get(request_id, -1) for request_id in ids]
+        return [slot for slot in slots if slot in known and slot not in going]
 
-    def _first_token(self, slot: int) -> None:
-        view, now = self._slots, self._ledger.now_ns
-        view.first_token_ns[slot] = now
-        self._first.observe((now - view.arrived_ns.item(slot)) / _NS_PER_SECOND)
-        blocks = int(view.table_blocks[slot].sum())
-        self._ledger.event(Event.FIRST_TOKEN, view.serial.item(slot), blocks=blocks)
+    def _grown(self, slots: list[int]) -> list[tuple[int, int, int]]:
+        """(slot, tokens before, tokens now) of those that have generated more."""
+        if not slots:
+            return []
+        before = [self._slots.output_tokens[slot] for slot in slots]
+        now = [self._object_of[slot].num_output_tokens for slot in slots]
+        return [row for row in zip(slots, before, now, strict=True) if row[2] > row[1]]
 
+    def _lost_count(self, going: int) -> bool:
+        """Every so often: whether the lists of those that go by the clock are not all one token longer."""
+        self._updates += 1
+        if self._updates % _PROOF_UPDATES:
+            return False
+        clock = self._output
+        return bool(sum([self._object_of[slot].num_output_tokens for slot in clock.slots]) != clock.total + going)
 
-def _output_tokens(requests: list[Any]) -> list[int]:
-    """Tokens each request has generated; past the property where the list behind it is there, in half the time."""
-    if hasattr(requests[0], "_output_token_ids"):
-        return [len(request._output_token_ids) for request in requests]
-    return [request.num_output_tokens for request in requests]
+    def _copy_running(self, slots: list[int]) -> None:
+        """Rejected drafts take computed tokens back."""
+        running = [slot for slot in slots if self._object_of[slot].status.name == "RUNNING"]
+        self._store_computed(running, [self._object_of[slot].num_computed_tokens for slot in running])
+
+    def _measure(self, grown: list[tuple[int, int, int]]) -> None:
+        """Time new tokens one request at a time; who got one goes by the clock from now on."""
+        for slot, before, count in grown:
+            new = count - before
+            self._slots.output_tokens[slot] = count
+            self._values[self._generated] += new
+            self._latencies.one_went_on(slot, new, first=not before)
+            if self._one_each and new == 1 and self._slots.state[slot] == RequestState.RUNNING:
+                self._output.join(slot)

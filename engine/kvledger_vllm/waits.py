@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kvledger.snapshot import NOT_LOOKED_AT, OWN_CAUSE
 from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger.writer import Ledger
+from kvledger_vllm.cells import Cells
 
 F64 = NDArray[np.float64]
 QUEUE = 0
@@ -23,7 +24,7 @@ class Waits:
     """Waiting slots: `fresh` not looked at yet, `queued` behind the head, `alone` passed over."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._slots = ledger, ledger.slots
+        self._ledger, self._slots = ledger, Cells(ledger.slots)
         self._values, self._clock = ledger.stats.values, ledger.stats.wait_clock
         self._cause_gauge, self._since_gauge = ledger.stats.gauge("queue_cause"), ledger.stats.gauge("queue_since_ns")
         self._histograms = [
@@ -96,7 +97,7 @@ class Waits:
         for waiting in (self.fresh, self.queued, self.alone):
             waiting.discard(slot)
         whole = self._slots.wait_seconds[slot]
-        first = self._slots.state.item(slot) == RequestState.WAITING
+        first = self._slots.state[slot] == RequestState.WAITING
         for cause, seconds in enumerate((whole if first else whole - before).tolist()):
             if seconds > 0:
                 self._histograms[cause].observe(seconds)
@@ -121,9 +122,9 @@ class Waits:
             cause = int(self._slots.queue[slot]) - OWN_CAUSE
             waits[cause] = max(0.0, now / _NS_PER_SECOND - self._slots.wait_base[slot, cause])
         else:
-            waits[WaitCause.STEP] = (now - self._slots.queued_ns.item(slot)) / _NS_PER_SECOND
+            waits[WaitCause.STEP] = (now - self._slots.queued_ns[slot]) / _NS_PER_SECOND
         return waits
 
     def _stamp(self, slot: int) -> None:
         """Before a wait changes, as before a state does: a reader must not add up half of a change."""
-        self._slots.changed_seq[slot] = self._ledger.seq_value
+        self._slots.changed_seq[slot] = self._ledger.seq

@@ -168,7 +168,6 @@ class Live:
         self._await({"quiet": 'kvledger_pool_blocks{engine="storm",state="free"} > 0'})
         load = ["--url", self.engines["storm"]["url"], "--profile", "storm", "--rate", "24", "--drain", "1"]
         self._child("load", *load, "--for", str(LOAD_SECONDS), "--length-scale", "0.6")
-        self._stall()
         for name in ("leak", "frozen", "dead"):
             send(self.engines[name]["url"], prompt_tokens=96, tokens=400, events_read=3 if name == "leak" else None)
         send(self.engines["lost"]["url"], prompt_tokens=96, tokens=8)
@@ -176,6 +175,7 @@ class Live:
         self._await({f"{name} at work": expr for name, expr in busy.items()})
         os.kill(self.engines["frozen"]["core_pid"], signal.SIGSTOP)
         os.kill(self.engines["dead"]["core_pid"], signal.SIGKILL)
+        self._stall()
         verdicts = {"leak": "leaking", "stalled": "stalled", "frozen": "frozen", "dead": "unknown"}
         scenes = {name: f'kvledger_verdict{{engine="{name}",verdict="{word}"}} == 1' for name, word in verdicts.items()}
         self._await(scenes | {"storm": STORM, "lost": 'abs(kvledger_invariant_violations{engine="lost"}) > 0'})
@@ -188,10 +188,13 @@ class Live:
         self._hold_storm()
 
     def _stall(self, first_token: int = 1) -> None:
-        """A prompt that is computed for a minute, and a request that waits for it."""
+        """A prompt that is computed for a minute, then a request that waits for it: the other way round is no stall."""
         url = self.engines["stalled"]["url"]
+        live = 'sum(kvledger_requests_live{engine="stalled"%s})'
+        self._await({f"unoccupied before {first_token}": f"{live % ''} == 0"})
         send(url, prompt_tokens=4000, tokens=8, first_token=first_token)
-        send(url, prompt_tokens=96, tokens=400, first_token=first_token)
+        self._await({f"occupied with {first_token}": live % ',state="running"' + " > 0"})
+        send(url, prompt_tokens=96, tokens=8, first_token=first_token)
 
     def _hold_storm(self) -> None:
         """Keep the storm's ledger as it is for so long that its page and its scorecard say the same."""

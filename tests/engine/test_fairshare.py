@@ -35,7 +35,7 @@ class Shares:
 
     @property
     def positions(self) -> list[float]:
-        return self.fair.positions(self.held)[:3].tolist()
+        return [float(position) for position in self.fair.positions(self.held)[:3]]
 
 
 def test_a_position_is_what_was_had_over_the_weight() -> None:

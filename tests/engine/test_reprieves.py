@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from kvledger.clock import VirtualClock
 from kvledger.layout import CONTROL_INDEX
@@ -26,11 +29,11 @@ class Given(Reprieves):
     def __init__(self) -> None:
         self.lives = np.zeros(CAPACITY, np.int64)
 
-    def has_life(self, blocks: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        found: np.ndarray = self.lives[blocks] > 0  # type: ignore[type-arg]
+    def has_life(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = self.lives[blocks] > 0
         return found
 
-    def spend(self, blocks: np.ndarray) -> None:  # type: ignore[type-arg]
+    def spend(self, blocks: NDArray[Any]) -> None:
         self.lives[blocks] -= 1
 
 

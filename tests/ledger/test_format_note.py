@@ -49,6 +49,11 @@ def test_the_note_names_every_status_that_a_ledger_can_have() -> None:
 
 def test_the_numbers_the_example_is_explained_with_are_in_it() -> None:
     dump = format_note.example_dump()
-    assert "0000aef0  05 00 00 00" in dump
-    assert "0000aed0  02 00 00 00" in dump
+    explained = re.search(
+        r"`free_count` is 5 \(word 6, at `0x([0-9a-f]+)`\).*`stats_index` is 2", NOTE.read_text(), re.DOTALL
+    )
+    assert explained is not None
+    free_count = int(explained[1], 16)
+    assert f"{free_count:08x}  05 00 00 00" in dump
+    assert f"{free_count - 4 * 8:08x}  02 00 00 00" in dump
     assert "# stats, buffer 0" in dump

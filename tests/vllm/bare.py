@@ -12,7 +12,10 @@ FIRST_TOKEN = 3
 
 
 class BareScheduler:
-    """One scheduler of vLLM's over a pool of `blocks` blocks, null block included. `asynchronous` runs a step ahead."""
+    """One scheduler of vLLM's over a pool of `blocks` blocks, null block included. `asynchronous` runs a step ahead.
+
+    With a `window` there is a second cache group, of sliding-window layers.
+    """
 
     def __init__(
         self,
@@ -24,6 +27,7 @@ class BareScheduler:
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 256,
         seed: int = 0,
+        window: int = 0,
         **arguments: Any,
     ) -> None:
         import torch
@@ -32,7 +36,12 @@ class BareScheduler:
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+        from vllm.v1.kv_cache_interface import (
+            FullAttentionSpec,
+            KVCacheConfig,
+            KVCacheGroupSpec,
+            SlidingWindowSpec,
+        )
         from vllm.v1.structured_output import StructuredOutputManager
 
         self.random = random.Random(seed)
@@ -46,14 +55,17 @@ class BareScheduler:
             **arguments,
         ).create_engine_config()
         config.cache_config.num_gpu_blocks = blocks
-        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=32, dtype=torch.float32)
+        shape: dict[str, Any] = {
+            "block_size": block_size, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32
+        }  # fmt: skip
+        groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
+        if window:
+            groups.append(KVCacheGroupSpec(["windowed"], SlidingWindowSpec(**shape, sliding_window=window)))
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(block_size, sha256)
         self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
             vllm_config=config,
-            kv_cache_config=KVCacheConfig(
-                num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-            ),
+            kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups),
             structured_output_manager=StructuredOutputManager(config),
             block_size=block_size,
             hash_block_size=block_size,

@@ -15,18 +15,19 @@ from tests.vllm.debug_hook import SOCKET, VARIABLE
 
 ROOT = Path(__file__).parents[2]
 _METADATA = "Metadata-Version: 2.1\nName: kvledger-test-hook\nVersion: 0\n"
-_ENTRY_POINT = "[vllm.general_plugins]\nkvledger_test_hook = tests.vllm.debug_hook:register\n"
+HOLD, TOGGLE = "tests.vllm.debug_hook:register", "tests.vllm.toggle:register"
+"""What a conductor can have at the other end."""
 
 
 class Conductor:
     """Owns the socket and the files that make the hook a plugin. One engine core connects to it."""
 
-    def __init__(self, patience_seconds: float = 300.0) -> None:
+    def __init__(self, patience_seconds: float = 300.0, *, hook: str = HOLD) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kvledger-hook-"))
         metadata = self.directory / "kvledger_test_hook-0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(_METADATA)
-        (metadata / "entry_points.txt").write_text(_ENTRY_POINT)
+        (metadata / "entry_points.txt").write_text(f"[vllm.general_plugins]\nkvledger_test_hook = {hook}\n")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.directory / SOCKET))
         self._listener.listen(1)
@@ -64,6 +65,17 @@ class Conductor:
             raise EOFError("the engine core is gone")
         document: dict[str, Any] = json.loads(line)
         return document
+
+    def attached(self, attached: bool) -> dict[str, Any]:
+        """With a `TOGGLE`: have the instrument taken out, or a new one put in. Returns once that is done.
+
+        Raises `RuntimeError` where it could not be, or the instrument has switched itself off.
+        """
+        self.tell(attached=attached)
+        answer = self.held()
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
 
     def close(self) -> None:
         """Let the engine core go for good. Idempotent."""

@@ -34,8 +34,27 @@ class Planted(Exception):
     """What a test told the hook to raise into the instrument."""
 
 
+Attach = Callable[[Any, Any], Any]
+"""`kvledger_vllm.attach.attach`: (scheduler, settings) -> instrument."""
+
+
 def register() -> None:
     """The entry point: from now on every scheduler that gets a ledger is held when the test wants it."""
+
+    def holding(original: Attach, socket_path: Path) -> Attach:
+        def attach(scheduler: Any, settings: Any) -> Any:
+            instrument = original(scheduler, settings)
+            if instrument.publisher is not None:
+                Hold(socket_path, scheduler, instrument).put_in()
+            return instrument
+
+        return attach
+
+    replace_attach(holding)
+
+
+def replace_attach(make: Callable[[Attach, Path], Attach]) -> None:
+    """Put `make(original, the conductor's socket)` in the place of `attach`, if there is a conductor. Idempotent."""
     directory = os.environ.get(VARIABLE)
     if not directory:
         return
@@ -43,16 +62,9 @@ def register() -> None:
 
     if getattr(module.attach, "is_test_hook", False):
         return
-    original = module.attach
-
-    def attach(scheduler: Any, settings: Any) -> Any:
-        instrument = original(scheduler, settings)
-        if instrument.publisher is not None:
-            Hold(Path(directory) / SOCKET, scheduler, instrument).put_in()
-        return instrument
-
+    attach = make(module.attach, Path(directory) / SOCKET)
     attach.is_test_hook = True  # type: ignore[attr-defined]
-    module.attach = attach
+    module.attach = attach  # type: ignore[assignment]
 
 
 def name_of(request_id: str) -> str:

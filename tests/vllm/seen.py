@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -17,6 +18,14 @@ def observation_of(agent: Agent) -> Observation:
     """A fresh look at the one engine."""
     (observation,) = agent.sample_once().observations
     return observation
+
+
+def await_idle(agent: Agent, seconds: float = 60.0) -> None:
+    """Look until the engine has nothing to do. Raises `AssertionError`."""
+    deadline = time.monotonic() + seconds
+    while not observation_of(agent).liveness.idle:
+        assert time.monotonic() < deadline, f"the engine still works after {seconds:g} s"
+        time.sleep(0.1)
 
 
 def counts_of(agent: Agent) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import pytest
 from kvledger.invariants import counts, suspects
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
+from kvledger.words import WaitCause
+from kvledger_agent.ledger_source import LedgerSource
 from kvledger_vllm.attach import Instrument, attach
 from kvledger_vllm.settings import Settings
 from tests.vllm.bare import BareScheduler
@@ -43,6 +45,10 @@ class Mirrored:
     def named(self) -> set[tuple[str, int, int]]:
         """What the ledger finds wrong: (kind, vLLM's block, by how many)."""
         return {(found.kind.word, found.block + 1, found.excess) for found in suspects(self.reader.audit())}
+
+    def causes(self) -> set[int]:
+        """What requests wait for now."""
+        return {cause for cause in self.reader.sample().wait_causes().tolist() if cause >= 0}
 
     def corrections(self) -> int:
         """Blocks that changed by no way that is watched."""
@@ -143,6 +149,11 @@ def test_a_long_run_of_the_same_requests_is_counted_token_for_token(
         mirror.bare.drain()
         mirror.check("drain")
         generated = sum(request.num_output_tokens for request in mirror.scheduler.requests.values())
+        # What every step observes is counted once a second, and at once when the engine has nothing to do.
+        mirror.bare.abort(*mirror.scheduler.requests)
+        mirror.bare.step()
+        mirror.bare.drain()
+        mirror.check("idle")
         of_it = mirror.reader.sample().stats
         assert (of_it.counter("generation_tokens_total") or 0) >= before
         gaps = of_it.histogram("inter_token_latency", **{"class": "default"})
@@ -151,6 +162,134 @@ def test_a_long_run_of_the_same_requests_is_counted_token_for_token(
         assert firsts is not None
         assert firsts.count == 12
         assert gaps.count + firsts.count == of_it.counter("generation_tokens_total") > generated
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_sliding_window_layers_are_a_group_that_gives_blocks_back_while_its_request_runs(
+    tiny_model: Path, ledger_directory: Path, asynchronous: bool
+) -> None:
+    with mirrored(
+        tiny_model,
+        ledger_directory,
+        blocks=101,
+        seed=6,
+        asynchronous=asynchronous,
+        window=64,
+        max_num_batched_tokens=96,
+    ) as mirror:
+        work = Work(mirror, 6)
+        released = 0
+        for number in range(300):
+            mirror.check(f"{number}: {work.call()}")
+            full, windowed = (
+                mirror.reader.sample().slots.table_blocks.sum(0).tolist() if len(mirror.scheduler.requests) else (0, 0)
+            )
+            released = max(released, full - windowed)
+        mirror.bare.drain()
+        mirror.bare.abort(*mirror.scheduler.requests)
+        mirror.check("all aborted")
+        assert released > 10, "no block ever left the window"
+        assert mirror.corrections() == 0
+
+
+def test_a_request_that_the_whole_pool_cannot_hold_is_counted_as_one_that_never_fits(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=33, seed=7) as mirror:
+        mirror.bare.add("fits", [5] * 100, max_tokens=4)
+        mirror.bare.add("never", [7] * 1000, max_tokens=4)
+        for number in range(20):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+        seen = LedgerSource(mirror.reader).look()
+        assert seen.requests is not None
+        assert seen.requests.never_fit == 1
+        assert {cause for (cause, *_), number in (seen.requests.waiting or {}).items() if number} == {"pool"}
+
+
+def test_the_head_waits_for_a_seat_for_the_steps_tokens_or_after_a_preemption_and_all_behind_it_too(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=11, max_num_seqs=2, asynchronous=False) as mirror:
+        for number in range(5):
+            mirror.bare.add(f"r{number}", [5 + number] * 40, max_tokens=50)
+        assert mirror.causes() == {WaitCause.STEP}
+        mirror.bare.step()
+        mirror.check("two seats")
+        assert mirror.causes() == {WaitCause.BATCH_SLOTS}
+    with mirrored(
+        tiny_model, ledger_directory, blocks=129, seed=12, max_num_batched_tokens=64, asynchronous=False
+    ) as mirror:
+        for number in range(3):
+            mirror.bare.add(f"r{number}", [5 + number] * 300, max_tokens=20)
+        mirror.bare.step()
+        mirror.check("64 tokens")
+        assert mirror.causes() == {WaitCause.TOKEN_BUDGET}
+    with mirrored(tiny_model, ledger_directory, blocks=9, seed=13, asynchronous=False) as mirror:
+        for number in range(3):
+            mirror.bare.add(f"r{number}", [5 + number] * 38, max_tokens=80)
+        seen, lost = set[int](), 0
+        for number in range(300):
+            before = {i: r.num_computed_tokens for i, r in mirror.scheduler.requests.items()}
+            times = {i: r.num_preemptions for i, r in mirror.scheduler.requests.items()}
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+            seen |= mirror.causes()
+            lost += sum(before[i] for i, r in mirror.scheduler.requests.items() if r.num_preemptions > times[i])
+        assert {WaitCause.POOL, WaitCause.PREEMPTION} <= seen
+        stats = mirror.reader.sample().stats
+        hit = sum(value for value in (stats.counter("prefix_hit_tokens_total"),) if value)
+        assert lost > 0
+        assert 0 < (stats.counter("recomputed_tokens_total") or 0) <= lost + hit
+
+
+def test_a_pause_is_the_cause_of_every_wait_until_it_is_over(tiny_model: Path, ledger_directory: Path) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=8) as mirror:
+        _six_requests(mirror, 8)
+        paused = type(mirror.scheduler._pause_state).PAUSED_NEW
+        resumed = mirror.scheduler._pause_state
+        mirror.scheduler.set_pause_state(paused)
+        mirror.bare.add("late", [9] * 40, max_tokens=4)
+        for number in range(3):
+            mirror.bare.step()
+            mirror.check(f"paused {number}")
+        assert mirror.causes() == {WaitCause.PAUSED}
+        mirror.scheduler.set_pause_state(resumed)
+        mirror.bare.step()
+        mirror.check("resumed")
+        assert not mirror.causes()
+
+
+def test_priorities_are_followed_and_name_the_tenant(tiny_model: Path, ledger_directory: Path) -> None:
+    with mirrored(
+        tiny_model, ledger_directory, blocks=25, seed=9, scheduling_policy="priority", max_num_seqs=4
+    ) as mirror:
+        drawn = random.Random(9)
+        for number in range(60):
+            prompt = [drawn.randrange(3, 512) for _ in range(drawn.randrange(20, 150))]
+            mirror.bare.add(f"r{number}", prompt, max_tokens=60, priority=number % 3)
+            mirror.check(f"arrival {number}")
+            for _ in range(3):
+                mirror.bare.step()
+                mirror.check(f"step after {number}")
+        stats = mirror.reader.sample().stats
+        assert (stats.counter("preemptions_total", mode="recompute") or 0) > 0
+        assert {"priority-1", "priority-2"} <= set(mirror.reader.sample().tenants)
+
+
+def test_an_adapter_is_a_tenant_and_goes_before_salt_and_priority(tiny_model: Path, ledger_directory: Path) -> None:
+    from vllm.lora.request import LoRARequest
+
+    with mirrored(tiny_model, ledger_directory, blocks=65, seed=10) as mirror:
+        tuned = LoRARequest("tuned", 1, "/nowhere")
+        mirror.bare.add("one", [5] * 50, max_tokens=4, lora_request=tuned, cache_salt="salt", priority=3)
+        for number in range(8):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+        mirror.bare.drain()
+        mirror.check("drain")
+        ended = mirror.reader.sample().stats.tenant_counter("requests_total", finish_reason="length")
+        assert {name for name, number in (ended or {}).items() if number} == {"adapter-tuned"}
 
 
 def skipped_free(mirror: Mirrored) -> set[tuple[str, int, int]]:

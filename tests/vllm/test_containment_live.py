@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,12 @@ from pathlib import Path
 import openai
 import pytest
 
-from kvledger.limits import Limits
 from kvledger.segment import SUFFIX
 from kvledger.words import Verdict
-from kvledger.writer import Ledger
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.observation import VerdictView
+from tests.ledger.toy import toy_limits
 from tests.vllm.conductor import Conductor
 from tests.vllm.seen import observation_of
 from tests.vllm.server import MODEL, VllmServer, vllm_server
@@ -86,12 +86,24 @@ def test_an_error_in_a_hook_switches_the_instrument_off_and_the_agent_says_why(
         assert not observation_of(agent).findings
 
 
+@contextmanager
+def another_writer(directory: Path) -> Iterator[None]:
+    """A process that writes a ledger of the name and rank that the server wants, too."""
+    command = [sys.executable, "-m", "tests.agent.children", "hold", str(directory), "vllm", "0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield
+        child.stdin.close()
+        assert child.wait(30) == 0
+
+
 def test_a_second_writer_of_the_same_name_gets_no_ledger_and_harms_neither(
     tiny_model: Path, directory: Path, tmp_path: Path
 ) -> None:
-    limits = Limits(engine="vllm", capacity_blocks=64, max_requests=8, model="other")
     with (
-        Ledger.create(directory, limits) as first,
+        another_writer(directory),
         vllm_server(tiny_model, directory, tmp_path / "log", arguments=LIMITS) as server,
         closing(Agent(AgentConfig(directory=directory))) as agent,
     ):
@@ -100,9 +112,9 @@ def test_a_second_writer_of_the_same_name_gets_no_ledger_and_harms_neither(
 
         assert len(said(server)) == 1
         assert "AlreadyWritten" in said(server)[0]
-        assert first.path is not None
-        assert list(directory.glob(f"*{SUFFIX}")) == [first.path]
-        assert seen.identity.model == "other"
+        assert len(list(directory.glob(f"*{SUFFIX}"))) == 1
+        assert seen.pool is not None
+        assert seen.pool.capacity_blocks == toy_limits().capacity_blocks, "the agent shows the other writer's ledger"
 
 
 @contextmanager

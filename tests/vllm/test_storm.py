@@ -29,7 +29,7 @@ from kvledger_agent.scrape.reading import read
 from tests.agent.scrape.expected import differences
 from tests.agent.scrape.scenes import scenes
 from tests.vllm.load import LONGEST, client, prompt
-from tests.vllm.seen import ENGINE, observation_of
+from tests.vllm.seen import ENGINE, await_idle, observation_of
 from tests.vllm.server import MODEL, VllmServer, vllm_server
 
 (RECORDED,) = (scene for scene in scenes() if scene.name == "vllm-0.32-real")
@@ -151,6 +151,8 @@ def test_ten_thousand_requests_without_a_defect_leave_no_finding_and_no_block(
     server: VllmServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = Agent(AgentConfig(directory=server.directory))
+    # What the tests before have sent is to be over.
+    await_idle(agent)
     before = ended(observation_of(agent).totals.counters["requests_total"])
     watch = Watch(agent)
     watch.start()

@@ -72,7 +72,17 @@ class Scheduler:
         return "added"
 
     def finish_requests(self, request_ids: Any, status: Any) -> list[Any]:
-        return [self.requests.pop(request_id) for request_id in request_ids]
+        ended = [self.requests[request_id] for request_id in request_ids]
+        for request in ended:
+            request.status = SimpleNamespace(name="FINISHED_ABORTED")
+            self._free_request(request)
+            self._free_blocks(request)
+            del self.requests[request.request_id]
+        return ended
+
+    def abort(self, request_id: str) -> None:
+        """A waiting request's client went away."""
+        self.finish_requests([request_id], None)
 
     def _free_blocks(self, request: Any) -> None: ...
 

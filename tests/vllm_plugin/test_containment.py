@@ -12,9 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 import kvledger_vllm
+from kvledger.catalog import BY_NAME
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
 from kvledger.words import Verdict
+from kvledger_agent.exporters.families import answer
+from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.verdict import verdict_of
 from kvledger_vllm.attach import Instrument, attach
 from kvledger_vllm.settings import Settings
@@ -94,6 +97,102 @@ def test_an_instrument_that_is_off_has_left_nothing_on_the_scheduler(
     assert not {"get_new_blocks", "touch", "free_blocks"} & set(vars(pool))
 
 
+def test_what_somebody_else_has_wrapped_since_stays_and_grows_no_notes(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    calls = list[str]()
+    ours, theirs_below = scheduler.schedule, scheduler.add_request
+
+    def another_plugin() -> str:
+        calls.append("schedule")
+        return ours()
+
+    scheduler.schedule = another_plugin  # type: ignore[method-assign]
+    scheduler.schedule()
+    assert not instrument.switch.on
+    assert scheduler.schedule is another_plugin
+    assert (scheduler.schedule(), calls) == ("output", ["schedule"] * 2)
+    assert scheduler.add_request != theirs_below, "ours is gone where nobody hangs on it"
+    assert instrument.publisher is not None
+    theirs_below(request("late"))
+    scheduler.schedule()
+    assert not instrument.publisher._notes.arrived
+
+
+def test_what_somebody_else_had_wrapped_before_is_put_back(scheduler: Scheduler, directory: Path) -> None:
+    def earlier() -> str:
+        return "theirs"
+
+    scheduler.schedule = earlier  # type: ignore[method-assign]
+    attached = attach(scheduler, Settings(directory=directory))
+    assert (scheduler.schedule(), attached.switch.on) == ("theirs", False)
+    assert scheduler.schedule is earlier
+
+
+def test_hooks_that_another_plugin_hangs_on_note_nothing_once_the_instrument_is_off(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    pool = scheduler.kv_cache_manager.block_pool
+    ours = pool.free_blocks
+    pool.free_blocks = lambda blocks: ours(blocks)
+    scheduler.schedule()
+    assert not instrument.switch.on
+    for _ in range(100):
+        pool.free_blocks([pool.blocks[1]])
+    assert instrument.publisher is not None
+    assert not instrument.publisher._notes.touched
+
+
+def test_what_a_hook_cannot_note_switches_the_instrument_off_and_does_not_reach_the_engine(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    scheduler._free_blocks(SimpleNamespace())
+    assert not instrument.switch.on
+    assert "request_id" in instrument.switch.why
+
+
+def test_numbers_beyond_the_ledgers_are_the_largest_it_has(instrument: Instrument, scheduler: Scheduler) -> None:
+    endless = request("one")
+    endless.max_tokens = 1 << 40
+    scheduler.add_request(endless)
+    assert instrument.switch.on, instrument.switch.why
+    assert reader_of(instrument).sample().slots.max_tokens.tolist() == [(1 << 31) - 1]
+
+
+def test_who_waits_without_a_slot_is_counted_while_waiting_and_when_it_is_over(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    source = LedgerSource(reader_of(instrument))
+    for number in range(3_000):
+        scheduler.add_request(request(f"r{number}"))
+    waiting = source.look().requests
+    assert waiting is not None
+    assert sum((waiting.waiting or {}).values()) == sum((waiting.live or {}).values()) == 3_000
+    for number in reversed(range(3_000)):
+        scheduler.abort(f"r{number}")
+    seen = source.look()
+    assert sum(seen.totals.counters["requests_total"].values()) == 3_000
+    assert seen.totals.counters["cancellations_total"]["disconnect",] == 3_000
+    assert instrument.switch.on, instrument.switch.why
+
+
+def test_what_this_vllm_does_not_tell_is_unknown_and_not_0(instrument: Instrument) -> None:
+    seen = LedgerSource(reader_of(instrument)).look()
+    unknown = {
+        "rejections_total",
+        "cow_copies_total",
+        "preemptions_total",
+        "evictions_total",
+        "prefix_hit_tokens_total",
+    }
+    assert not unknown & set(seen.totals.counters)
+    assert "allocation" not in seen.totals.histograms
+    capabilities = answer(seen, BY_NAME["capability"])
+    assert capabilities is not None
+    assert {capabilities[name,] for name in unknown} == {0.0}
+    assert capabilities["requests_total",] == 1.0
+
+
 def test_an_error_of_the_engine_passes_through_unchanged(instrument: Instrument, scheduler: Scheduler) -> None:
     with pytest.raises(KeyError, match="nobody"):
         scheduler.finish_requests(["nobody"], None)
@@ -128,6 +227,7 @@ def test_nothing_happens_where_no_directory_is_named(monkeypatch: pytest.MonkeyP
     kvledger_vllm.register()
 
 
-def test_settings_that_are_no_numbers_count_as_not_given() -> None:
-    settings = Settings.from_environment({"KVLEDGER_DIR": "/dev/shm/x", "KVLEDGER_MAX_REQUESTS": "many"})
+@pytest.mark.parametrize("number", ["many", "inf", "-inf", "nan", "1e999", "-3", ""])
+def test_settings_that_are_no_numbers_count_as_not_given(number: str) -> None:
+    settings = Settings.from_environment({"KVLEDGER_DIR": "/dev/shm/x", "KVLEDGER_MAX_REQUESTS": number})
     assert settings == Settings(directory=Path("/dev/shm/x"))

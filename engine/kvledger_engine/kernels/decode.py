@@ -78,6 +78,8 @@ def paged_decode(
         TILE=tile_tokens,
         WINDOW=rows.window_tokens,
         QUANTISED=cells.key_scales is not None,
+        # The interpreter, which alone takes a CPU's tensors, multiplies the bits of bfloat16 as if they were integers.
+        WIDENED=not query.is_cuda,
         **sizes,
     )
     _join_splits[(count * heads,)](parts, tops, sums, out, **sizes)
@@ -109,6 +111,7 @@ def _attend_split(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     QUANTISED: tl.constexpr,
+    WIDENED: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIMS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -143,7 +146,7 @@ def _attend_split(
         there = inside[:, None] & (dims < HEAD_DIM)[None, :]
 
         key = tl.load(keys + cell[:, None] + dims[None, :], mask=there, other=0.0).to(asked.dtype)
-        scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
+        scores = _product(asked, tl.trans(key), WIDENED) * scale
         if QUANTISED:
             scores *= tl.load(key_scales + scale_at, mask=inside, other=0.0)[None, :]
         scores = tl.where(inside[None, :], scores, float("-inf"))
@@ -155,7 +158,7 @@ def _attend_split(
         if QUANTISED:
             weights *= tl.load(value_scales + scale_at, mask=inside, other=0.0)[None, :]
         value = tl.load(values + cell[:, None] + dims[None, :], mask=there, other=0.0).to(asked.dtype)
-        seen = seen * faded[:, None] + tl.dot(weights.to(asked.dtype), value, input_precision="ieee")
+        seen = seen * faded[:, None] + _product(weights.to(asked.dtype), value, WIDENED)
         top = higher
 
     # A split that begins behind the context has a maximum of -inf, which the join passes over.
@@ -163,6 +166,14 @@ def _attend_split(
     tl.store(parts + part[:, None] * HEAD_DIM + dims[None, :], seen, mask=real)
     tl.store(tops + part, top, mask=lanes < GROUP)
     tl.store(sums + part, total, mask=lanes < GROUP)
+
+
+@triton.jit
+def _product(left: Any, right: Any, WIDENED: tl.constexpr) -> Any:
+    """A product summed in float32. Factors widened beforehand give the same: products of theirs are exact there."""
+    if WIDENED:
+        left, right = left.to(tl.float32), right.to(tl.float32)
+    return tl.dot(left, right, input_precision="ieee")
 
 
 @triton.jit

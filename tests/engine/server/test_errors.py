@@ -170,7 +170,7 @@ def engine_with_a_tenants_file(directory: Path, tmp_path: Path) -> Iterator[Engi
         yield process
 
 
-ACME = {"extra_headers": {"X-Tenant": "acme"}}
+ACME: dict[str, Any] = {"extra_headers": {"X-Tenant": "acme"}}
 
 
 def test_exceeds_quota(budgeted: EngineProcess) -> None:

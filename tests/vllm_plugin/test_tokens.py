@@ -1,0 +1,84 @@
+"""Token counts under any schedule: pipelines, requests left out, ends in flight, sessions that begin anew."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.vllm_plugin.tokenrig import Asked, TokenRig
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_count_is_right_after_every_call_however_many_steps_are_in_flight(stages: int, seed: int) -> None:
+    drawn, rig = random.Random(seed), TokenRig()
+    ready: list[str] = []
+    flying: list[tuple[object, list[str]]] = []
+    made = 0
+    for step in range(150):
+        if len(rig.scheduler.requests) < 40 and drawn.random() < 0.2:
+            name = f"r{made}"
+            rig.admit(Asked(name, 1 + drawn.randrange(40), max_tokens=1 + drawn.randrange(60)))
+            ready.append(name)
+            made += 1
+        if len(flying) >= stages or (flying and drawn.random() < 0.2):
+            output, sampled = flying.pop(0)
+            rig.update(output, [name for name in sampled if name in rig.scheduler.requests])
+            ready += [n for n in output.num_scheduled_tokens if n in rig.scheduler.requests]  # type: ignore[attr-defined]
+            for name in [n for n in sampled if n in rig.scheduler.requests]:
+                request = rig.scheduler.requests[name]
+                if request.num_output_tokens >= request.max_tokens:
+                    ready.remove(name)
+                    rig.end(name)
+        if ready and drawn.random() < 0.05:
+            rig.end(ready.pop(drawn.randrange(len(ready))))
+        if ready:
+            left_out = [name for name in ready if drawn.random() < 0.05]
+            counts, sampled = {}, []
+            for name in [name for name in ready if name not in left_out]:
+                request = rig.scheduler.requests[name]
+                counts[name] = min(
+                    max(1, request.num_prompt_tokens - request.num_computed_tokens), drawn.choice((1, 16))
+                )
+                if request.num_computed_tokens + counts[name] >= request.num_prompt_tokens:
+                    sampled.append(name)
+            ready = left_out
+            if counts:
+                flying.append((rig.schedule(counts), sampled))
+        assert rig.seen() == rig.true(), f"step {step}"
+
+
+def test_what_is_remembered_of_who_comes_and_goes_stays_small() -> None:
+    rig = TokenRig()
+    for name in "abcd":
+        rig.admit(Asked(name, 4))
+    for step in range(2_000):
+        pair = ("a", "b") if step % 2 else ("c", "d")
+        rig.update(rig.schedule(dict.fromkeys(pair, 1)), list(pair))
+    assert sum(map(len, rig.tokens._last_of.values())) <= 4
+    assert len(rig.tokens._until) <= 4
+    for number in range(300):
+        rig.admit(Asked(f"n{number}", 4, max_tokens=100_000))
+        for _ in range(4):
+            rig.schedule({f"n{number}": 1})
+        rig.end(f"n{number}")
+    assert sum(map(len, rig.tokens._last_of.values())) <= 4
+
+
+def test_a_request_that_begins_its_output_anew_takes_nothing_from_the_total() -> None:
+    rig = TokenRig()
+    session = Asked("s", 10)
+    rig.admit(session)
+    rig.update(rig.schedule({"s": 10}), ["s"])
+    for _ in range(29):
+        rig.update(rig.schedule({"s": 1}), ["s"])
+    assert (rig.generated(), rig.seen()) == (30, rig.true())
+    session.num_output_tokens, session.num_prompt_tokens = 0, 60
+    rig.admit(session)
+    rig.update(rig.schedule({"s": 20}), ["s"])
+    for _ in range(9):
+        rig.update(rig.schedule({"s": 1}), ["s"])
+    assert (rig.generated(), rig.seen()) == (40, rig.true())
+    rig.end("s")
+    assert rig.generated() == 40
