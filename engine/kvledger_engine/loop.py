@@ -197,10 +197,13 @@ class EngineLoop:
         """Turn away who has waited too long, and end what has run too long."""
         self._ending.outbox += self._intake.turn_away_overdue()
         overdue = self._deadlines.overdue_runs()
-        if len(overdue):
-            self._leave_queue(overdue)
-            self._ending.end(overdue, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT)
-            self._scheduler.drop_ended()
+        if not overdue:
+            return
+        self._leave_queue(np.array([slot for slot, _ in overdue], np.int32))
+        for slot, due_ns in overdue:
+            group = np.array([slot], np.int32)
+            self._ending.end(group, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT, since_ns=due_ns)
+        self._scheduler.drop_ended()
 
     def _execute(self, batch: Batch) -> I32 | FinishReason:
         """The samples of a batch, or how its requests end if the compute fails."""
