@@ -148,7 +148,8 @@ def test_a_hundred_clients_that_leave_at_once_are_one_publication() -> None:
     rig.submit(*requests)
     rig.step(4)
     before = rig.sample().published_seq
-    rig.cancel(*(new.request_id for new in requests))
+    now_ns = rig.clock.now_ns()
+    rig.loop.cancel_many([([new.request_id], CancelCause.DISCONNECT, now_ns) for new in (*requests, requests[0])])
     assert rig.sample().published_seq == before + 1
     assert rig.count("cancellations_total", cause="disconnect") == 100
     assert rig.observed("release", cause="disconnect") == (100, 0)
