@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -76,7 +76,7 @@ class Cancels:
             number = next(self._numbers)
             others = [self._submit(f"other{number}-{i}", *sizes) for i, sizes in enumerate(self._case.others)]
             name = self._submit(f"x{number}", self._case.prompt, self._case.tokens, self._case.n)
-            self._step_until(lambda name=name: self._is_there(name))
+            self._step_until_there(name)
             slots = self._loop._requests.slots_of(name)
             held = int(self.ledger.slots.table_blocks[slots].sum())
             began_ns = time.perf_counter_ns()
@@ -103,9 +103,9 @@ class Cancels:
         computed = waits or self._case.state is not RequestState.RUNNING or (view.computed_tokens[slots[0]] > 0)
         return bool(computed) and bool((view.output_tokens[slots] >= self._case.outputs).all())
 
-    def _step_until(self, holds: Callable[[], bool]) -> None:
+    def _step_until_there(self, name: str) -> None:
         for _ in range(MOST_STEPS):
             self._loop.step()
-            if holds():
+            if self._is_there(name):
                 return
         raise BenchError(f"{self._case.name}: the state never came about")
