@@ -55,6 +55,19 @@ class GroupTables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopies:
+    """Whole blocks to copy between the cache and host memory before anything else of a step: first out, then in.
+
+    I32 each, a source and a target in turn. No block is the target of two copies of one direction.
+    """
+
+    out_sources: I32
+    out_hosts: I32
+    in_hosts: I32
+    in_targets: I32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """One step. Row i computes positions [starts[i], starts[i] + counts[i]) of one sequence.
 
@@ -85,6 +98,8 @@ class Batch:
     """Where scores of the samples go; None = nobody asked."""
     groups: tuple[GroupTables, ...] = ()
     """The tables of all cache groups, group 0 among them; () = there is one, of full attention."""
+    host_copies: HostCopies | None = None
+    """What is swapped out and in, made before `copy_source`; None = nothing."""
 
     @property
     def tables(self) -> tuple[GroupTables, ...]:

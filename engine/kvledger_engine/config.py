@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from kvledger.limits import Group, Limits
+from kvledger.words import PreemptionMode
 from kvledger_engine.errors import BadConfig
 from kvledger_engine.quotas import Quotas, Sizes
 from kvledger_engine.reprieves import Eviction
@@ -44,8 +45,9 @@ class EngineConfig:
     hour; None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first
     block, or run, for longer; None = never. `groups` and `kv_format` are stated by whoever opens a model: its cache
     groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` salts prefix keys and
-    drives whatever the engine draws. Without `quotas` there is one queue for all, tenants are names, and nothing but
-    their prefixes is kept apart.
+    drives whatever the engine draws. `preemption` is "recompute" or "swap", which keeps the content of preempted
+    sequences in `swap_blocks` blocks of host memory. Without `quotas` there is one queue for all, tenants are names,
+    and nothing but their prefixes is kept apart.
     """
 
     engine: str = "engine"
@@ -75,6 +77,8 @@ class EngineConfig:
     seed: int = 0
     quotas: Quotas | None = None
     eviction: str = Eviction.LRU.value
+    preemption: str = PreemptionMode.RECOMPUTE.word
+    swap_blocks: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -102,6 +106,7 @@ class EngineConfig:
         )
         known = [policy.value for policy in Eviction]
         self._require("eviction", self.eviction in known, f"use one of {', '.join(known)}")
+        self._check_preemption()
         if self.quotas is not None:
             self.quotas.check(self.sizes)
         self.limits()
@@ -110,6 +115,18 @@ class EngineConfig:
         value = getattr(self, name)
         fits = isinstance(value, _KINDS[kind]) and (kind == "bool") == isinstance(value, bool)
         self._require(name, fits and value == value, f"it must be of type {kind}")
+
+    def _check_preemption(self) -> None:
+        modes = PreemptionMode.words()
+        self._require("preemption", self.preemption in modes, f"use one of {', '.join(modes)}")
+        swaps = self.preemption == PreemptionMode.SWAP.word
+        self._require("swap_blocks", not swaps or self.swap_blocks >= 1, "preemption='swap' needs 1 or more")
+        self._require("swap_blocks", swaps or self.swap_blocks == 0, "use 0, or preemption='swap'")
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks of host memory for what is swapped out."""
+        return self.swap_blocks
 
     def _check_lengths(self) -> None:
         self._require("max_model_len_tokens", self.max_model_len_tokens >= 2, "use 2 or more: a prompt and one token")

@@ -145,6 +145,15 @@ class CopyOnWrite:
         """(sources, targets) of the copies to make now."""
         return self._sources, self._targets
 
+    def origins(self, blocks: Integers) -> Integers:
+        """Where the content of each block lies now: of one that waits for its copy, in the source."""
+        if len(self._targets) == 0:
+            return blocks
+        found = blocks.copy()
+        rows, pending = (blocks[:, None] == self._targets[None, :]).nonzero()
+        found[rows] = self._sources[pending]
+        return found
+
     def forget(self, targets: Integers) -> None:
         """The blocks are given back before anything was copied into them."""
         if len(self._targets) == 0:

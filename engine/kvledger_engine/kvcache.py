@@ -14,17 +14,19 @@ from kvledger.views import I32
 from kvledger.words import ReleaseCause
 from kvledger.writer import Ledger
 from kvledger_engine.batch import GroupTables
-from kvledger_engine.chains import NO_BLOCKS, PrefixChains, TokenStore
+from kvledger_engine.chains import PrefixChains, TokenStore
 from kvledger_engine.copies import CopyOnWrite
 from kvledger_engine.errors import NotEnoughBlocks
 from kvledger_engine.evict import Ids
 from kvledger_engine.faults import FaultKind, FaultPlan
+from kvledger_engine.holdings import Holdings
 from kvledger_engine.metering import Metering
 from kvledger_engine.pins import PinTable
 from kvledger_engine.pool import BlockPool
 from kvledger_engine.prefix import PrefixIndex
 from kvledger_engine.prefixkeys import U64, Integers
 from kvledger_engine.reprieves import Eviction, reprieves
+from kvledger_engine.swaps import Swaps
 from kvledger_engine.tables import BlockTables
 from kvledger_engine.windows import Windows
 
@@ -34,8 +36,9 @@ _CANCELLED = (ReleaseCause.DISCONNECT, ReleaseCause.API)
 class KvCache:
     """Blocks for requests, by slot. `pool` knows how many there are; `pins` is for other declared holders.
 
-    `faults` switches one defect on; `eviction` says which cached block goes first. `hash_seed` salts the prefix keys:
-    by default random, and fixed under a virtual clock; `key_bits` < 64 shortens them, to force collisions in tests.
+    `swaps` saves the content of preempted slots in `host_blocks` blocks of host memory, 0 = it saves nothing. `faults`
+    switches one defect on; `eviction` says which cached block goes first. `hash_seed` salts the prefix keys: by default
+    random, and fixed under a virtual clock; `key_bits` < 64 shortens them, to force collisions in tests.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class KvCache:
         key_bits: int = 64,
         hash_seed: int | None = None,
         eviction: Eviction = Eviction.LRU,
+        host_blocks: int = 0,
     ) -> None:
         self._size = ledger.limits.groups[0].block_size_tokens
         self.windows = Windows(ledger.limits)
@@ -58,6 +62,21 @@ class KvCache:
         self._chains = PrefixChains(ledger, index, seed=hash_seed, key_bits=key_bits, trusting=faults is None)
         self._copies = CopyOnWrite(ledger, self.pool, self._tables, self.windows, self.pins, faults)
         self._metering = Metering(ledger)
+        self._holdings = Holdings(
+            ledger, pool=self.pool, tables=self._tables, windows=self.windows, metering=self._metering
+        )
+        self.swaps = Swaps(
+            ledger,
+            host_blocks=host_blocks,
+            pool=self.pool,
+            tables=self._tables,
+            windows=self.windows,
+            copies=self._copies,
+            chains=self._chains,
+            holdings=self._holdings,
+            metering=self._metering,
+            policy=self._policy,
+        )
 
     # -- admission ------------------------------------------------------------------------------------------------
 
@@ -115,9 +134,9 @@ class KvCache:
         began_ns = self._metering.now_ns()
         self._begin(slot, hits[:, 0], tokens, salt, shared)
         self._metering.shared(began_ns)
-        fresh = np.split(self._take(np.full(further * len(within), slot), tables.repeat(further)), len(within))
+        fresh = np.split(self._holdings.take(np.full(further * len(within), slot), tables.repeat(further)), len(within))
         blocks = [part for pair in zip(within, fresh, strict=True) for part in pair]
-        self._attach(np.array([slot]), tables, counts, np.concatenate(blocks), room)
+        self._holdings.attach(np.array([slot]), tables, counts, np.concatenate(blocks), room)
         if self._ledger.limits.prefix_caching:
             self._metering.count_query(len(tokens), len(hits) * self._size)
         return len(hits) * self._size
@@ -190,35 +209,15 @@ class KvCache:
         copied = self._copies.made(writes, copied)
         owners = np.concatenate((self.windows.each(growing).repeat(counts), writes.slots[copied]))
         plain = self.windows.plain
-        blocks = self._take(owners, owners if plain else np.concatenate((tables.repeat(counts), writes.tables[copied])))
+        blocks = self._holdings.take(
+            owners, owners if plain else np.concatenate((tables.repeat(counts), writes.tables[copied]))
+        )
         further = len(blocks) - len(copied)
-        self._attach(growing, tables, counts, blocks[:further], room)
+        self._holdings.attach(growing, tables, counts, blocks[:further], room)
         if len(writes):
             began_ns = self._metering.now_ns()
             self._copies.own(writes, copied, blocks[further:])
             self._metering.shared(began_ns)
-
-    def _take(self, slots: Ids, tables: Integers) -> Ids:
-        """One block for the request in each of `slots`, to be put into one of its tables."""
-        if len(slots) == 0:
-            return NO_BLOCKS
-        began_ns = self._metering.now_ns()
-        groups = 0 if self.windows.plain else tables % self.windows.count
-        blocks = self.pool.take(self._slots.serial[slots], self._slots.tenant[slots], groups).astype(np.intp)
-        self._metering.allocated(began_ns)
-        return blocks
-
-    def _attach(self, slots: Ids, tables: Integers, counts: Integers, blocks: Integers, room: Integers) -> None:
-        if len(blocks) == 0:
-            return
-        self._tables.append(tables, counts, blocks, room)
-        peaks, held = self._slots.peak_blocks, self._tables.lengths(tables)
-        before = peaks[slots]
-        if not self.windows.plain:
-            held = held.reshape(len(slots), -1).sum(axis=1, dtype=np.int32)
-        peaks[slots] = np.maximum(before, held)
-        if np.count_nonzero(before) < len(before):
-            self._metering.first_blocks(slots[before == 0])
 
     def take_copies(self) -> tuple[I32, I32]:
         """(sources, targets) of block copies to be made before this step writes; pinned until `copies_done`."""
@@ -254,7 +253,7 @@ class KvCache:
         self._chains.fork(source, target)
         self._metering.attached(target)
         self._metering.shared(began_ns)
-        self._attach(np.array([target]), theirs, counts, blocks, room)
+        self._holdings.attach(np.array([target]), theirs, counts, blocks, room)
 
     # -- after the compute ----------------------------------------------------------------------------------------
 
@@ -322,14 +321,17 @@ class KvCache:
 
     # -- release --------------------------------------------------------------------------------------------------
 
-    def release(self, slot: int, *, cause: ReleaseCause) -> int:
-        """Give all of a slot's blocks back, its tail first; returns how many. Block-seconds go to the slot."""
+    def release(self, slot: int, *, cause: ReleaseCause, saved_blocks: int = 0) -> int:
+        """Give all of a slot's blocks back, its tail first; returns how many. Block-seconds go to the slot.
+
+        `saved_blocks` of them were saved by `swaps`.
+        """
         slots, blocks = self._slots, self.blocks_of(slot)[::-1].astype(np.intp)
         tables = self.windows.tables(np.array([slot]))
         self._ledger.stamp(blocks)
         slots.changed_seq[slot] = self._ledger.seq_value
         slots.computed_tokens[slot] = slots.own_from_token[slot] = 0
-        self._metering.released(slot, blocks, cause)
+        self._metering.released(slot, blocks, cause, saved_blocks)
         self._copies.forget(blocks)
         for table in tables.tolist():
             self._tables.clear(table)

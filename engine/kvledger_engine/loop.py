@@ -43,7 +43,7 @@ class EngineLoop:
     def __init__(self, config: EngineConfig, ledger: Ledger, compute: Compute, fault: FaultPlan | None = None) -> None:
         self._config, self._ledger, self._compute = config, ledger, compute
         self._requests = RequestTable(config, ledger)
-        self._cache = KvCache(ledger, faults=fault, eviction=Eviction(config.eviction))
+        self._cache = KvCache(ledger, faults=fault, eviction=Eviction(config.eviction), host_blocks=config.host_blocks)
         self._queue = WaitQueue(ledger, laned=config.quotas is not None)
         self._deadlines = Deadlines(config, ledger, self._requests)
         self._intake = Intake(config, ledger, requests=self._requests, queue=self._queue, deadlines=self._deadlines)
@@ -106,19 +106,22 @@ class EngineLoop:
 
         Their blocks are back when this returns; `since_ns` is when the cancel was received; None = now.
         """
-        groups = [group for group in map(self._requests.slots_of, dict.fromkeys(request_ids)) if len(group)]
-        if not groups:
+        self.cancel_many([(request_ids, cause, since_ns)])
+
+    def cancel_many(self, cancels: Sequence[tuple[Sequence[str], CancelCause, int | None]]) -> None:
+        """As `cancel`, for each (ids, cause, since_ns), all in one publication. Of a request the first one counts."""
+        asked: dict[str, tuple[CancelCause, int | None]] = {}
+        for request_ids, cause, since_ns in cancels:
+            for request_id in request_ids:
+                asked.setdefault(request_id, (cause, since_ns))
+        live = [(group, *how) for name, how in asked.items() if len(group := self._requests.slots_of(name))]
+        if not live:
             return
         self._ledger.begin()
-        for group in groups:
+        for group, cause, since_ns in live:
             self._leave_queue(group)
-            self._ending.end(
-                group,
-                FinishReason.CANCELLED,
-                release=_RELEASE_OF_CANCEL[cause],
-                cancel=cause,
-                since_ns=since_ns,
-            )
+            release = _RELEASE_OF_CANCEL[cause]
+            self._ending.end(group, FinishReason.CANCELLED, release=release, cancel=cause, since_ns=since_ns)
         self._scheduler.drop_ended()
         self._publish()
 
@@ -197,10 +200,13 @@ class EngineLoop:
         """Turn away who has waited too long, and end what has run too long."""
         self._ending.outbox += self._intake.turn_away_overdue()
         overdue = self._deadlines.overdue_runs()
-        if len(overdue):
-            self._leave_queue(overdue)
-            self._ending.end(overdue, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT)
-            self._scheduler.drop_ended()
+        if not overdue:
+            return
+        self._leave_queue(np.array([slot for slot, _ in overdue], np.int32))
+        for slot, due_ns in overdue:
+            group = np.array([slot], np.int32)
+            self._ending.end(group, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT, since_ns=due_ns)
+        self._scheduler.drop_ended()
 
     def _execute(self, batch: Batch) -> I32 | FinishReason:
         """The samples of a batch, or how its requests end if the compute fails."""
@@ -226,7 +232,8 @@ class EngineLoop:
             return
         assert sampled is not None
         # What the failed step wrote is not in the prefix index, and everybody who could read it ends here; copies
-        # that were not made go with the blocks they were meant for.
+        # that were not made go with the blocks they were meant for, and nothing counts as swapped out by it.
+        self._scheduler.swaps_failed()
         if self.compute_lost:
             self._end_all(sampled)
             return

@@ -36,6 +36,7 @@ class Metering:
         self._queried, self._hit = (stats.counter(f"prefix_{word}_tokens_total") for word in ("queried", "hit"))
         self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
         self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
+        self._swapped = stats.counter("preempted_blocks_total", fate=PreemptedFate.SWAPPED.word)
         self._attached_ns = np.zeros(ledger.limits.max_requests, np.int64)
 
     def shared(self, began_ns: int) -> None:
@@ -76,11 +77,17 @@ class Metering:
             held = held[~shared]
         self._alone.observe_many(held)
 
-    def released(self, slot: int, blocks: Ids, cause: ReleaseCause) -> None:
-        """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them."""
+    def released(self, slot: int, blocks: Ids, cause: ReleaseCause, saved: int = 0) -> None:
+        """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them.
+
+        Of a slot whose content was `saved`, the other blocks held none yet.
+        """
         others = self._blocks.ref_count[blocks] >= 2
         self._lifetimes(slot, blocks, others)
-        if cause is ReleaseCause.PREEMPTION:
+        if saved:
+            self._values[self._swapped] += saved
+            self._values[self._recycled] += len(blocks) - saved
+        elif cause is ReleaseCause.PREEMPTION:
             kept = int(np.count_nonzero(others | (self._blocks.index_slot[blocks] >= 0)))
             self._values[self._kept] += kept
             self._values[self._recycled] += len(blocks) - kept

@@ -40,7 +40,7 @@ class Room:
         self._running, self._requests, self._cache, self._queue = running, requests, cache, queue
         self._ending, self._budgets = ending, budgets
         self._values = ledger.stats.values
-        self._preemptions = ledger.stats.counter("preemptions_total", mode=PreemptionMode.RECOMPUTE.word)
+        self._preemptions = [ledger.stats.counter("preemptions_total", mode=mode.word) for mode in PreemptionMode]
 
     def make(self, rows: Rows) -> Rows:
         """Preempt until the blocks suffice for the rows that remain. Returns `rows` itself if they suffice as it is.
@@ -86,18 +86,29 @@ class Room:
         return self._cache.blocks_needed(rows.slots, rows.ends)
 
     def preempt(self, leader: int) -> None:
-        """Take a sequence's blocks; it goes to the front of its lane, with those that are to be forked from it."""
+        """Take a sequence's blocks; it goes to the front of its lane, with those that are to be forked from it.
+
+        What its blocks hold is saved where there is room for it, else computed again.
+        """
         slots, group = self._slots, self._requests.group(leader)
         before, computed = self._requests.computed_before, int(slots.computed_tokens[leader])
         before[leader] = max(int(before[leader]), computed)
-        released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION)
-        self._values[self._preemptions] += len(group)
+        saved = self._cache.swaps.save(leader)
+        released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION, saved_blocks=saved)
+        mode = PreemptionMode.SWAP if saved else PreemptionMode.RECOMPUTE
+        self._values[self._preemptions[mode]] += len(group)
         slots.preemptions[group] = slots.preemptions[group] + 1
-        self._requests.move(group, RequestState.PREEMPTED)
+        self._requests.move(group, RequestState.SWAPPED if saved else RequestState.PREEMPTED)
         self._running.drop_ended()
         self._queue.put_back(group)
         for slot in group.tolist():
-            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=released if slot == leader else 0)
+            blocks = released if slot == leader else 0
+            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=blocks, detail=mode)
+
+    def swaps_failed(self) -> None:
+        """The step that was to save some sequences failed: their tokens are to be computed again."""
+        for leader in self._cache.swaps.failed():
+            self._requests.move(self._requests.group(leader), RequestState.PREEMPTED)
 
     def give_up(self, leader: int) -> None:
         """End a sequence, with those to be forked from it, for which the pool has no blocks and never will."""

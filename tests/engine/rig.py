@@ -99,7 +99,10 @@ class Rig:
         self.clock = VirtualClock()
         self.ledger = Ledger.in_memory(self.config.limits(), clock=self.clock)
         self.cells = PoisonedCellModel(
-            self.ledger.blocks, block_size_tokens=self.config.block_size_tokens, vocab_size=self.config.vocab_size
+            self.ledger.blocks,
+            block_size_tokens=self.config.block_size_tokens,
+            vocab_size=self.config.vocab_size,
+            swap_blocks=self.config.host_blocks,
         )
         checked = Checked(compute or self.cells, self.config)
         timed = TimedCompute(checked, StepTime(base=STEP_NS / 1e9), self.clock)
