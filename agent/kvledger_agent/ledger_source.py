@@ -31,6 +31,7 @@ from kvledger_agent.observe import (
 )
 from kvledger_agent.observe_requests import requests_view
 from kvledger_agent.peak_running import PeakRunning
+from kvledger_agent.sharing_account import sharing_view
 from kvledger_agent.verdict import verdict_of
 from kvledger_agent.violations import ViolationTracker
 from kvledger_agent.window import Window
@@ -116,6 +117,7 @@ class LedgerSource:
             undecided=undecided,
             grace_seconds=grace_of(sample).seconds,
             verdict=verdict_of(sample, findings, self._violations.lasting, undecided=undecided),
+            sharing=sharing_view(self.reader.prefix_accounts(), sample.stats, self.reader.head.limits),
         )
 
     def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...]]:

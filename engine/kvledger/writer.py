@@ -26,7 +26,7 @@ from kvledger.limits import Limits
 from kvledger.ring import RingWriter
 from kvledger.stats import Stats
 from kvledger.stores import Hook
-from kvledger.views import Arena, Blocks, Evict, Free, Index, Instrument, Pins, Rings, Slots, Tenants, build
+from kvledger.views import Arena, Blocks, Evict, Free, Index, Instrument, Pins, Prefixes, Rings, Slots, Tenants, build
 from kvledger.words import Event
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Ledger:
         self.blocks, self.free, self.index = build(Blocks, section), build(Free, section), build(Index, section)
         self.evict, self.arena, self.pins = build(Evict, section), build(Arena, section), build(Pins, section)
         self.tenants, self.slots, self.rings = build(Tenants, section), build(Slots, section), build(Rings, section)
+        self.prefixes = build(Prefixes, section)
         self.stats = Stats(layout.stats)
         self.seq = 0
         self.now_ns = clock.now_ns()

@@ -44,14 +44,16 @@ class Scoring:
 class GroupTables:
     """The block tables of a step's rows in one cache group.
 
-    Row i's is `blocks[offsets[i]:offsets[i + 1]]`; it begins with block number `skipped[i]` of its sequence, what lay
-    before has left the window. A query sees the last `window_tokens` positions, its own included; 0 = all of them.
+    Row i's is `blocks[offsets[i]:offsets[i + 1]]`: the blocks of the first `sink_tokens` of its sequence, then, after a
+    gap of `skipped[i]` blocks that have left the window, all others. A query sees the last `window_tokens` positions,
+    its own included, and the sinks before it; 0 = all of them.
     """
 
     blocks: I32
     offsets: I32
     skipped: I32
     window_tokens: int = 0
+    sink_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

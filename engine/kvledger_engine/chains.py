@@ -73,6 +73,12 @@ class PrefixChains:
         prefix = self._cut(slot, tokens, salt)
         return self._index.chain(prefix.keys, prefix.tokens, salt)
 
+    def root(self, slot: int, tokens: I32, salt: int) -> int:
+        """The key of the first block of `tokens`; 0 where it could not be looked up."""
+        if not self._enabled or len(tokens) <= self._size:
+            return 0
+        return int(self._cut(slot, tokens, salt).keys[0])
+
     def beside(self, slot: int, hits: Ids, tokens: I32, salt: int) -> Ids:
         """The blocks of all groups that hold what `hits` hold, [len(hits), groups], -1 where a group has none."""
         if self._groups == 1 or not len(hits):

@@ -224,6 +224,7 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
         has_scores=opened.has_scores,
         block_size_tokens=config.block_size_tokens,
         quotas=config.quotas,
+        declared=config.declared(),
     )
     return engine, hello
 

@@ -16,6 +16,7 @@ from kvledger.views import I32
 from kvledger.words import CancelCause, FinishReason, ReleaseCause, StepPhase
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch, Compute
+from kvledger_engine.caches import make_cache
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.deadlines import Deadlines
 from kvledger_engine.ending import Ending
@@ -24,8 +25,8 @@ from kvledger_engine.faults import FaultPlan
 from kvledger_engine.intake import Intake
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, NewRequest, Refused, Stop, Token
+from kvledger_engine.prefill import PrefillPace
 from kvledger_engine.progress import Progress
-from kvledger_engine.reprieves import Eviction
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
 from kvledger_engine.waits import WaitQueue
@@ -43,7 +44,7 @@ class EngineLoop:
     def __init__(self, config: EngineConfig, ledger: Ledger, compute: Compute, fault: FaultPlan | None = None) -> None:
         self._config, self._ledger, self._compute = config, ledger, compute
         self._requests = RequestTable(config, ledger)
-        self._cache = KvCache(ledger, faults=fault, eviction=Eviction(config.eviction), host_blocks=config.host_blocks)
+        self._cache = make_cache(config, ledger, fault)
         self._queue = WaitQueue(ledger, laned=config.quotas is not None)
         self._deadlines = Deadlines(config, ledger, self._requests)
         self._intake = Intake(config, ledger, requests=self._requests, queue=self._queue, deadlines=self._deadlines)
@@ -62,6 +63,7 @@ class EngineLoop:
         self._progress = Progress(
             ledger, requests=self._requests, cache=self._cache, scheduler=self._scheduler, ending=self._ending
         )
+        self._prefill = PrefillPace(ledger)
         self._take_handles()
 
     def _take_handles(self) -> None:
@@ -77,6 +79,11 @@ class EngineLoop:
         self._last_publication_ns = 0
 
     # -- between steps --------------------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> KvCache:
+        """The engine's blocks, for whoever counts beside the ledger."""
+        return self._cache
 
     @property
     def has_work(self) -> bool:
@@ -180,6 +187,8 @@ class EngineLoop:
         ledger.begin()
         computed = ledger.now_ns
         if batch is not None:
+            if isinstance(sampled, np.ndarray):
+                self._prefill.note(batch, (computed - published) / _NS_PER_SECOND)
             self._apply(batch, sampled)
         self._values[self._steps] += 1
         self._values[self._steps_total] += 1

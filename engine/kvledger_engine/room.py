@@ -50,7 +50,8 @@ class Room:
         while len(rows.slots) and (candidates := self._candidates(rows)) is not None:
             leader = int(candidates[self.order(candidates)[0]])
             if len(self._running.ready()) == 1:
-                self.give_up(leader)
+                # In a baseline of contiguous runs it may only lie badly: it begins anew, and has the pool to itself.
+                self.preempt(leader) if self._cache.restartable(leader) else self.give_up(leader)
                 return Rows.none()
             self.preempt(leader)
             rows = rows.without(np.array([leader], np.int32))
@@ -64,6 +65,8 @@ class Room:
 
     def _candidates(self, rows: Rows) -> I32 | None:
         """Sequences one of which must give way before all rows can grow; None if none must."""
+        if not self._cache.paged:
+            return None if self._cache.fits(rows.slots, rows.ends) else self._running.ready()
         available = self._cache.pool.available_blocks
         # In each group a row needs a block per block size of its tokens, one for what begins a block, one for a copy.
         each = rows.total_tokens // self._config.block_size_tokens + 2 * len(rows.slots)

@@ -12,6 +12,7 @@ from kvledger.views import I32, I64
 from kvledger_engine.batch import Batch, GroupTables, HostCopies, Scoring, ragged_positions
 from kvledger_engine.errors import NonFiniteLogits, NotEnoughMemory
 from kvledger_engine.hoststore import HostStore
+from kvledger_engine.kveviction import Retention
 from kvledger_engine.kvstore import KvStore
 from kvledger_engine.model.checkpoint import load_weights
 from kvledger_engine.model.config import DTYPE_BYTES, ModelConfig
@@ -26,6 +27,7 @@ from kvledger_engine.model.device import (
     torch_dtype,
 )
 from kvledger_engine.model.embedded import EMBEDDED_MODELS
+from kvledger_engine.model.forgetful import forgetful
 from kvledger_engine.model.huggingface import model_config
 from kvledger_engine.model.linear import LEAST_ELEMENTS
 from kvledger_engine.model.llama import GroupStep, Llama
@@ -153,13 +155,17 @@ def build_runner(
     kv_format: str = AUTO,
     swap_blocks: int = 0,
     seed: int = 0,
+    retention: Retention | None = None,
 ) -> ModelRunner:
     """A runner for `source`: an embedded model, whose weights come from `seed`, or the directory of a checkpoint.
 
-    `dtype` is one of `device.DTYPES`, `device` one of `device.DEVICES`, `kv_format` one of `device.KV_FORMATS`. Raises
+    `dtype` is one of `device.DTYPES`, `device` one of `device.DEVICES`, `kv_format` one of `device.KV_FORMATS`;
+    `retention` is what its layers see beyond what they were made for; None = that. Raises
     `BadCheckpoint`, `BadConfig`, or `NotEnoughMemory` for weights or a cache that the device has no room for.
     """
     config, where = model_config(source), resolve_device(device)
+    if retention is not None:
+        config = forgetful(config, retention, block_size_tokens)
     name = resolve_dtype(dtype, config, where)
     kind, kept = torch_dtype(name), stored_dtype(resolve_kv_format(kv_format, name))
     try:

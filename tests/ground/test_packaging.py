@@ -26,6 +26,7 @@ COMMANDS = {
     "load": "kvledger_agent.load.command:COMMAND",
     "monitor": "kvledger_alerts.monitor.command:COMMAND",
     "scorecard": "kvledger_agent.commands.scorecard:COMMAND",
+    "sharing": "kvledger_agent.commands.sharing:COMMAND",
     "snapshot": "kvledger_agent.commands.snapshot:COMMAND",
     "status": "kvledger_agent.commands.status:COMMAND",
     "up": "kvledger_agent.commands.up:COMMAND",
