@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, Verdict
 
 Labels = tuple[str, ...]
-"""Label values in the order of `catalog.Family.labels`, then tenant, then class, as far as the family has them."""
+"""Label values in the order of `Family.labels`, then tenant, then class, as far as the family has them."""
 Series = Mapping[Labels, float]
 
 
