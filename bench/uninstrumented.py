@@ -18,6 +18,8 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.blockseconds import BlockSeconds
+from kvledger.peaks import Peaks
 from kvledger.stats import Histogram, HistogramSpan, Stats
 from kvledger.views import F64, I32
 from kvledger.words import Event, FinishReason, ReleaseCause, WaitCause
@@ -26,12 +28,13 @@ from kvledger_engine.batch import Compute
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.ending import Ending
 from kvledger_engine.evict import Ids
+from kvledger_engine.lanes import Lane
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.metering import Metering
 from kvledger_engine.prefixkeys import Integers
 from kvledger_engine.progress import Progress
 from kvledger_engine.shareclocks import ShareClocks
-from kvledger_engine.waits import QUEUE, Lane, WaitQueue
+from kvledger_engine.waits import QUEUE, WaitQueue
 
 
 class _Discard:
@@ -62,8 +65,20 @@ class _BareStats(Stats):
         return _NoHistogram()
 
 
+class _BareBlockSeconds(BlockSeconds):
+    """Charges without a clock."""
+
+    def advance(self, now_ns: int) -> None:
+        """Forget."""
+
+
+class _BarePeaks(Peaks):
+    def note(self, now_ns: int, active: float, used: float) -> None:
+        """Forget."""
+
+
 class _BareLedger(Ledger):
-    """A ledger file without stamps, block-second clocks and rings."""
+    """A ledger file without stamps and rings."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -71,12 +86,6 @@ class _BareLedger(Ledger):
 
     def stamp(self, blocks: Ids | I32) -> None:
         """Forget."""
-
-    def _advance_block_seconds(self, now_ns: int) -> None:
-        pass
-
-    def _note_peak(self, now_ns: int, active: int, used: int) -> None:
-        pass
 
     def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
         """Forget."""
@@ -172,6 +181,8 @@ def _observe_nothing(*_: object) -> None:
 
 _SUBSTITUTES = {
     "kvledger.writer.Stats": _BareStats,
+    "kvledger.writer.BlockSeconds": _BareBlockSeconds,
+    "kvledger.writer.Peaks": _BarePeaks,
     "kvledger_engine.kvcache.Metering": _BareMetering,
     "kvledger_engine.pool.ShareClocks": _BareClocks,
     "kvledger_engine.loop.Ending": _BareEnding,

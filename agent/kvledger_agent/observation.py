@@ -16,7 +16,7 @@ from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, Verdict
 from kvledger_agent.sharing_account import SharingView
 
 Labels = tuple[str, ...]
-"""Label values in the order of `catalog.Family.labels`, then tenant, then class, as far as the family has them."""
+"""Label values in the order of `Family.labels`, then tenant, then class, as far as the family has them."""
 Series = Mapping[Labels, float]
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvledger import catalog
 from kvledger.audit import Audit
+from kvledger.families.family import Family
 from kvledger.head import Head
 from kvledger.limits import Group, Limits
 from kvledger.snapshot import ReadStatus, Sample
@@ -44,7 +45,7 @@ class _Stored:
     series: tuple[tuple[tuple[tuple[str, str], ...], Labels], ...]
 
     @classmethod
-    def of(cls, family: catalog.Family) -> _Stored:
+    def of(cls, family: Family) -> _Stored:
         series = tuple((pairs, tuple(value for _, value in pairs)) for pairs in catalog.series_labels(family))
         return cls(family.name, family.per_tenant, series)
 

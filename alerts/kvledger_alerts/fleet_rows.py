@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvledger.catalog import BY_NAME, Kind
+from kvledger.catalog import BY_NAME
+from kvledger.families.family import Kind
 from kvledger.words import BlockState
 from kvledger_alerts.table import Parameters, RecordingRow
 

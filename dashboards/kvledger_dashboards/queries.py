@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kvledger.catalog import BY_NAME, Kind, Scope
+from kvledger.catalog import BY_NAME
+from kvledger.families.family import Kind, Scope
 
 AGENT_SELECTOR = 'job=~"$job",instance=~"$instance"'
 ENGINE_SELECTOR = f'{AGENT_SELECTOR},engine=~"$engine",model=~"$model"'

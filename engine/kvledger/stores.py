@@ -1,4 +1,7 @@
-"""Arrays whose stores are counted, so that a drill can stop a writer at its n-th store. Never used in production."""
+"""How a writer stores into its arrays: fast, or counted, so that a drill can stop it at its n-th store.
+
+Arrays with a hook are never used in production.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,8 @@ def hooked(array: NDArray[Any], hook: Hook | None) -> NDArray[Any]:
     view = array.view(HookedArray)
     view.hook = hook
     return view
+
+
+def words(array: NDArray[Any], hook: Hook | None) -> Any:
+    """A 1-D array of whole words for fast access; the array itself where a hook must see its stores."""
+    return array if hook is not None else array.data

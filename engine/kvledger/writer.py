@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 import kvledger.inherit as inherit
 from kvledger import blank, segment, stores
-from kvledger.catalog import OTHER_TENANT
+from kvledger.blockseconds import BlockSeconds
 from kvledger.clock import Clock, RealClock
+from kvledger.columns import TenantColumns
 from kvledger.layout import CONTROL_INDEX, Layout, plan_layout
 from kvledger.limits import Limits
+from kvledger.peaks import Peaks
 from kvledger.ring import RingWriter
 from kvledger.stats import Stats
 from kvledger.stores import Hook
@@ -34,8 +36,6 @@ logger = logging.getLogger(__name__)
 _PUBLISHED, _WRITING = CONTROL_INDEX["published_seq"], CONTROL_INDEX["writing_seq"]
 _STATS_INDEX, _IDLE_SINCE = CONTROL_INDEX["stats_index"], CONTROL_INDEX["idle_since_ns"]
 _PUBLISHED_GAUGES = ("seq", "clock_ns", "monotonic_ns", "wall_ns", "idle", "active_blocks", "cached_blocks")
-_NS_PER_SECOND = 1_000_000_000
-_FEW_TENANTS, _FEW_COLUMNS = 8, 16  # so many are handled faster one by one than as an array
 
 
 class Ledger:
@@ -71,21 +71,15 @@ class Ledger:
         self._events = RingWriter(self.rings.events, self.control, "events")
         self._summaries = RingWriter(self.rings.summaries, self.control, "summaries")
         # A publication's own stores go through memoryviews, three times as fast; a drill's hook needs arrays.
-        self._words = _words(self.control, hook)
-        self._buffers = (_words(self._published[0], hook), _words(self._published[1], hook))
-        self._working = _words(self.stats.array, hook)
+        self._words = stores.words(self.control, hook)
+        self._buffers = (stores.words(self._published[0], hook), stores.words(self._published[1], hook))
+        self._working = stores.words(self.stats.array, hook)
         self._set_seq, self._set_now = self.seq_value.data, self.now_value.data
         self._changed = self.blocks.changed_seq
-        self._block_seconds_step = np.empty(layout.stats.columns)
-        # Indices of the blocks and block-seconds of every tenant column that has ever been charged.
-        self._charged: dict[int, tuple[int, int]] = {}
+        self._block_seconds = BlockSeconds(self.stats, self.now_ns)
+        self._peaks = Peaks(self.rings.peaks, hook)
+        self._columns = TenantColumns(self.tenants, self.control, self.limits.max_tenants)
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
-        self._peak_until_ns, self._peak_at, self._peak_active, self._peak_used = 0, 0, -1, -1
-        self._peaks = self.rings.peaks
-        self._peak_words = _words(self._peaks.view(np.int32), hook)  # four of them a record, see `PEAK`
-        self._advanced_ns = self.now_ns
-        self._block_seconds = self.stats.tenant_counter("block_seconds_total")
-        self._columns: dict[str, int] = {}
         self._clock_ns, self._wall_ns = clock.now_ns, clock.wall_ns
         self._segment: segment.Segment | None = None
         self._memory: mmap.mmap | None = None
@@ -179,11 +173,9 @@ class Ledger:
         """Close the publication: clocks, peaks and stats become visible, then its number."""
         self.now_ns = now = self._clock_ns()
         values, words = self.stats.values, self._words
-        self._advance_block_seconds(now)
+        self._block_seconds.advance(now)
         seq, clock, monotonic, wall, idle_gauge, active, cached = self._gauge_indices
-        held, used = values[active], values[active] + values[cached]
-        if held > self._peak_active or used > self._peak_used or now >= self._peak_until_ns:
-            self._note_peak(now, int(held), int(used))
+        self._peaks.note(now, values[active], values[active] + values[cached])
         values[seq] = self.seq
         values[clock] = values[monotonic] = now
         values[wall] = self._wall_ns()
@@ -199,60 +191,13 @@ class Ledger:
         self.begin()
         self.end(idle=idle)
 
-    def _advance_block_seconds(self, now_ns: int) -> None:
-        elapsed_ns = now_ns - self._advanced_ns
-        if elapsed_ns <= 0:
-            return
-        self._advanced_ns = now_ns
-        elapsed = elapsed_ns / _NS_PER_SECOND
-        if len(self._charged) > _FEW_TENANTS:
-            np.multiply(self.stats.tenant_blocks, elapsed, self._block_seconds_step)
-            np.add(self._block_seconds, self._block_seconds_step, self._block_seconds)
-            return
-        values = self.stats.values
-        for blocks, block_seconds in self._charged.values():
-            if held := values[blocks]:
-                values[block_seconds] += held * elapsed
-
     def charge(self, columns: NDArray[np.signedinteger[Any]], change: int) -> None:
         """Charge `change` blocks, 1 or -1, to the tenant of every column given, from now on."""
-        self._advance_block_seconds(self.now_ns)
-        stats = self.stats
-        if len(columns) > _FEW_COLUMNS:
-            charged = np.bincount(columns, minlength=len(stats.tenant_blocks))
-            stats.tenant_blocks += charged if change > 0 else -charged
-            columns = charged.nonzero()[0]
-            change = 0
-        for column in columns.tolist():
-            self._charge(column, change)
+        self._block_seconds.charge(columns, change, self.now_ns)
 
     def charge_column(self, column: int, blocks: int) -> None:
         """Charge that many blocks, fewer if negative, to one tenant from now on."""
-        self._advance_block_seconds(self.now_ns)
-        self._charge(column, blocks)
-
-    def _charge(self, column: int, blocks: int) -> None:
-        stats = self.stats
-        first = stats.plan.tenant_blocks
-        stats.values[first + column] += blocks
-        if column not in self._charged:
-            clock = stats.plan.tenant_counters["block_seconds_total", ()]
-            self._charged[column] = (first + column, clock + column)
-
-    def _note_peak(self, now_ns: int, active: int, used: int) -> None:
-        """A new second has begun, or more blocks are active, or active and cached, than before in this one."""
-        if now_ns < self._peak_until_ns:
-            # `used` first: it is never less than `active`.
-            if used > self._peak_used:
-                self._peak_words[self._peak_at + 3] = self._peak_used = used
-            if active > self._peak_active:
-                self._peak_words[self._peak_at + 2] = self._peak_active = active
-            return
-        second = now_ns // _NS_PER_SECOND
-        slot = second % len(self._peaks)
-        self._peak_until_ns, self._peak_at = (second + 1) * _NS_PER_SECOND, 4 * slot
-        self._peak_active, self._peak_used = active, used
-        self._peaks[slot] = (second, active, used)
+        self._block_seconds.charge_column(column, blocks, self.now_ns)
 
     # -- rings ----------------------------------------------------------------------------------------------------
 
@@ -268,20 +213,7 @@ class Ledger:
 
     def tenant_column(self, name: str) -> int:
         """The column of a tenant, made on first sight; the last one (`other`) when all named columns are taken."""
-        column = self._columns.get(name)
-        if column is None:
-            column = self._new_column(name)
-        return column
-
-    def _new_column(self, name: str) -> int:
-        used = CONTROL_INDEX["tenant_count"]
-        column = int(self.control[used])
-        if name == OTHER_TENANT or column >= self.limits.max_tenants:
-            return self.limits.max_tenants
-        self.tenants.name[column] = name.encode()[:64]
-        self.control[used] = column + 1
-        self._columns[name] = column
-        return column
+        return self._columns.of(name)
 
     def overflow(self, count: int = 1) -> None:
         """Count records for which a section had no room: never fatal, never hidden."""
@@ -317,8 +249,3 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(clean=kind is None)
-
-
-def _words(array: NDArray[Any], hook: Hook | None) -> Any:
-    """A 1-D array of 64-bit elements for fast access; the array itself where a hook must see its stores."""
-    return array if hook is not None else array.data

@@ -61,7 +61,7 @@ class ContiguousCache(KvCache):
         if found is None:
             self._refuse(needed)
             return None
-        self._begin(slot, NO_BLOCKS, tokens, salt, NO_BLOCKS)
+        self._beginnings.begin(slot, NO_BLOCKS, tokens, salt, NO_BLOCKS)
         self._append(slot, *found)
         return 0
 
@@ -102,7 +102,7 @@ class ContiguousCache(KvCache):
         """See `KvCache.grow`; raises `NotEnoughBlocks`, with nothing taken, where there is no run for somebody."""
         plan = self._plan(slots.astype(np.intp), tokens_after)
         if plan is None:
-            missing = int(self._missing(slots.astype(np.intp), tokens_after).sum())
+            missing = int(self._growth.missing(slots.astype(np.intp), tokens_after).sum())
             self._refuse(missing)
             raise NotEnoughBlocks(missing, self.pool.longest_run_blocks)
         for growth in plan:
@@ -113,7 +113,7 @@ class ContiguousCache(KvCache):
 
     def _plan(self, slots: Ids, tokens_after: Integers) -> list[_Growth] | None:
         """Where those that outgrow their run go, in turn; None where one finds no place."""
-        missing = self._missing(slots, tokens_after)
+        missing = self._growth.missing(slots, tokens_after)
         growing = missing.nonzero()[0]
         if not len(growing):
             return []

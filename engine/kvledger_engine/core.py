@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 import select
-import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -43,54 +41,12 @@ from kvledger_engine.messages import (
 )
 from kvledger_engine.options import CoreOptions
 from kvledger_engine.steptime import StepTime, TimedCompute
+from kvledger_engine.terminations import Terminations
 
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_BYTES = 16 << 20
 LAST_FRAMES_SECONDS = 5.0
-
-
-class Terminations:
-    """Counts SIGTERM and SIGINT, and wakes a `poll` on its descriptor: the first drains, the second cancels."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._wake, self._woken = socket.socketpair()
-        for end in (self._wake, self._woken):
-            end.setblocking(False)
-
-    def _count(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-
-    @contextmanager
-    def watched(self) -> Iterator[Terminations]:
-        """Install the handlers, from the main thread, and remove them and the descriptors at the end."""
-        signal.set_wakeup_fd(self._woken.fileno())
-        before = {number: signal.signal(number, self._count) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(-1)
-            self.close()
-
-    def fileno(self) -> int:
-        """Readable after a signal."""
-        return self._wake.fileno()
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        self._wake.close()
-        self._woken.close()
-
-    def acknowledge(self) -> None:
-        """Make `fileno` unreadable until the next signal."""
-        try:
-            while self._wake.recv(64):
-                pass
-        except BlockingIOError:
-            return
 
 
 class Core:

@@ -15,9 +15,9 @@ from kvledger.views import F64, I32
 from kvledger.writer import Ledger
 from kvledger_engine.budgets import Budgets, Standing
 from kvledger_engine.kvcache import KvCache
+from kvledger_engine.lanes import Lane
 from kvledger_engine.preemption import PRIORITY
 from kvledger_engine.room import Room
-from kvledger_engine.waits import Lane
 
 GIVES_WAY = 2
 """Preemptions after which a sequence gives way to no admission any more, so that it gets done."""

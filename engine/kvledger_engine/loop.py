@@ -26,6 +26,7 @@ from kvledger_engine.intake import Intake
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, NewRequest, Refused, Stop, Token
 from kvledger_engine.prefill import PrefillPace
+from kvledger_engine.pricing import Pricing
 from kvledger_engine.progress import Progress
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
@@ -34,7 +35,6 @@ from kvledger_engine.waits import WaitQueue
 logger = logging.getLogger(__name__)
 
 _NS_PER_SECOND = 1e9
-_SECONDS_PER_HOUR = 3600
 _RELEASE_OF_CANCEL = {CancelCause.DISCONNECT: ReleaseCause.DISCONNECT, CancelCause.API: ReleaseCause.API}
 
 
@@ -64,6 +64,7 @@ class EngineLoop:
             ledger, requests=self._requests, cache=self._cache, scheduler=self._scheduler, ending=self._ending
         )
         self._prefill = PrefillPace(ledger)
+        self._pricing = Pricing(config, ledger)
         self._take_handles()
 
     def _take_handles(self) -> None:
@@ -73,9 +74,6 @@ class EngineLoop:
         self._steps, self._steps_total = stats.gauge("steps"), stats.counter("engine_steps_total")
         phases = [stats.histogram("step", phase=phase.word) for phase in StepPhase]
         self._observe_phases = observer(phases)
-        self._cost = stats.tenant_counter("cost_total")
-        self._block_seconds = stats.tenant_counter("block_seconds_total")
-        self._priced = self._block_seconds.copy()
         self._last_publication_ns = 0
 
     # -- between steps --------------------------------------------------------------------------------------------
@@ -262,13 +260,5 @@ class EngineLoop:
         """Show the sizes of running set and queue, price what was held, and close the publication."""
         self._values[self._running] = len(self._scheduler.running)
         self._values[self._waiting] = self._queue.sequences
-        self._price()
+        self._pricing.price()
         self._ledger.end(idle=not self._is_active)
-
-    def _price(self) -> None:
-        """Turn new block-seconds into cost; those of the last publication, since its end is when they are counted."""
-        if self._config.price_per_hour is None:
-            return
-        held = self._block_seconds - self._priced
-        self._cost += held * (self._config.price_per_hour / _SECONDS_PER_HOUR / self._config.capacity_blocks)
-        self._priced = self._block_seconds.copy()

@@ -11,8 +11,8 @@ from itertools import islice
 from kvledger.views import I32
 from kvledger.words import RequestState
 from kvledger.writer import Ledger
+from kvledger_engine.lanes import Lane
 from kvledger_engine.turns import PASSES
-from kvledger_engine.waits import Lane
 
 
 class ReuseWindow:

@@ -18,11 +18,11 @@ from kvledger_engine.budgets import Budgets, Standing
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.fairshare import FairShare
 from kvledger_engine.giveway import GiveWay
+from kvledger_engine.lanes import Lane
 from kvledger_engine.quotas import ClassPolicy
 from kvledger_engine.reuse import ReuseWindow
 from kvledger_engine.turns import count_passes, in_turn
 from kvledger_engine.visit import Refusal, Visit
-from kvledger_engine.waits import Lane
 
 LOOK_AGAIN_STEPS = 16
 """A head that was turned away is looked up again after so many schedules: its prefix may be cached by now."""

@@ -11,7 +11,7 @@ from kvledger.words import WaitCause
 from kvledger_engine.admitting import Row
 from kvledger_engine.batch import Rows
 from kvledger_engine.budgets import Standing
-from kvledger_engine.waits import Lane
+from kvledger_engine.lanes import Lane
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ joined, so a step costs O(changes), not O(members). Decides nothing about who ma
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
@@ -17,35 +16,14 @@ from kvledger.snapshot import NOT_LOOKED_AT, OWN_CAUSE
 from kvledger.views import F64, I32, I64
 from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger.writer import Ledger
+from kvledger_engine.lanes import Lane, lane_number
 
 QUEUE = 0
 """`slot.queue` of a request on the queue's clock; one whose lane has left it has OWN_CAUSE + its cause, and one that no
 schedule has seen NOT_LOOKED_AT: it waits for `step` since it was queued."""
 _NS_PER_SECOND = 1e9
 _NO_CAUSES: Mapping[int, WaitCause] = {}
-_CLASSES = len(RequestClass)
 _PREEMPTED = (RequestState.PREEMPTED, RequestState.SWAPPED)
-
-
-class Lane:
-    """Requests that go first come, first served: all there are, or those of one tenant and class.
-
-    `own` is the cause of a lane that has left the queue's clock. `passed` is how many requests of the tenant's other
-    classes were admitted since it last had one. An entry is a leader and its group: slots that come and go together.
-    """
-
-    __slots__ = ("column", "entries", "kind", "number", "own", "passed")
-
-    def __init__(self, number: int) -> None:
-        self.number, (self.column, self.kind) = number, divmod(number, _CLASSES)
-        self.entries: OrderedDict[int, I32] = OrderedDict()
-        self.own: WaitCause | None = None
-        self.passed = 0
-
-    @property
-    def head(self) -> I32:
-        """The group that is next."""
-        return next(iter(self.entries.values()))
 
 
 class WaitQueue:
@@ -132,7 +110,7 @@ class WaitQueue:
         number = 0
         if self._laned:
             leader = int(group[0])
-            number = self._slots.tenant.item(leader) * _CLASSES + self._slots.request_class.item(leader)
+            number = lane_number(self._slots.tenant.item(leader), self._slots.request_class.item(leader))
         lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = Lane(number)

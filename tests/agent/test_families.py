@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvledger import catalog
-from kvledger.catalog import Scope
+from kvledger.families.family import Scope
 from kvledger_agent.exporters.families import answer, engine_families, reported
 from kvledger_agent.exporters.prometheus import ScrapeCollector
 from kvledger_agent.fleet import Fleet, SourceHealth

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kvledger import catalog
-from kvledger.catalog import Kind
+from kvledger.families.family import Kind
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from tests.agent.conftest import Spawn

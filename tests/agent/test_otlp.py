@@ -28,7 +28,7 @@ from opentelemetry.semconv.resource import (
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kvledger import catalog
-from kvledger.catalog import Family, Kind
+from kvledger.families.family import Family, Kind, Scope
 from kvledger_agent.agent import Agent
 from kvledger_agent.commands import agent as command
 from kvledger_agent.config import AgentConfig, otlp_url
@@ -231,7 +231,7 @@ def test_engine_counters_count_from_the_engines_start_and_the_agents_from_its_ow
             assert created_ns - 1_000_000 <= point.time_unix_nano <= sampled_ns
             if family.kind is Kind.GAUGE:
                 assert point.start_time_unix_nano == 0
-            elif family.scope is catalog.Scope.AGENT:
+            elif family.scope is Scope.AGENT:
                 assert created_ns <= point.start_time_unix_nano <= sampled_ns
             else:
                 assert before_ns <= point.start_time_unix_nano <= created_ns

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvledger import catalog
-from kvledger.catalog import Kind, Scope
+from kvledger.families.family import Kind, Scope
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.observation import Observation

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvledger.catalog import FAMILIES, Family, Kind, Scope
+from kvledger.catalog import FAMILIES
+from kvledger.families.family import Family, Kind, Scope
 from kvledger_dashboards.queries import UnknownSeries, select
 from tests.dashboards.boards import Asked, annotation_queries, matchers, panel_queries, parsed, variable_selectors
 

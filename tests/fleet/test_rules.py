@@ -12,7 +12,7 @@ import promql_parser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvledger import catalog
+from kvledger.families.family import PREFIX
 from kvledger_alerts.build import GENERATED, generated_files, write
 from kvledger_alerts.fleet_cases import CASES
 from kvledger_alerts.fleet_rows import LEVELS, UnknownLabel, _now, fleet_rows, questions
@@ -92,7 +92,7 @@ def test_a_name_says_level_metric_and_operation_and_the_level_says_which_labels_
         level, metric, operation = record.split(":")
         assert re.fullmatch(r"sum|count|max|ratio|rate5m", operation), record
         assert ("[5m]" in expression) == (operation == "rate5m"), record
-        assert metric.startswith(catalog.PREFIX), record
+        assert metric.startswith(PREFIX), record
         assert not metric.endswith("_total"), record
         kept = re.findall(r"by \(([^)]*)\)", expression)
         assert kept, record

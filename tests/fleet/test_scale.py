@@ -17,6 +17,7 @@ from bench.fleet_scale import Size, main
 from bench.fleet_scale_page import BEGIN, END, Measured, Run, section, write_section
 from bench.machine import this_machine
 from kvledger import catalog
+from kvledger.families.family import Kind
 from kvledger_alerts.fleet_rows import questions
 from kvledger_alerts.table import Parameters
 from tests.fleet.files import PAGE
@@ -39,7 +40,7 @@ def test_each_page_is_that_of_an_engine_with_all_its_tenants_and_its_counters_go
     assert names == [{"engine-007"}, {"engine-008"}]
     tenants = {dict(labels)["tenant"] for name, labels in seventh if name == "kvledger_tenant_blocks"}
     assert len(tenants - {"default", catalog.OTHER_TENANT}) == 5
-    exposed = {family.exposed_name for family in catalog.FAMILIES if family.kind is not catalog.Kind.HISTOGRAM}
+    exposed = {family.exposed_name for family in catalog.FAMILIES if family.kind is not Kind.HISTOGRAM}
     assert {name for name, _ in seventh if not name.endswith(("_bucket", "_sum", "_count"))} <= exposed
     counters = [key for key in seventh if key[0].endswith(("_total", "_bucket", "_count", "_sum"))]
     assert all(later[key] >= seventh[key] for key in counters)

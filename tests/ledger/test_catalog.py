@@ -14,7 +14,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kvledger import catalog, words
-from kvledger.catalog import FAMILIES, Family, Kind, Scope, Source
+from kvledger.catalog import FAMILIES
+from kvledger.families.family import PREFIX, Family, Kind, Scope, Source
 
 # The families of the design, spelled out a second time so that a dropped or renamed row cannot go unseen.
 EXPECTED = frozenset(
@@ -142,7 +143,7 @@ def registry() -> CollectorRegistry:
 
 
 def test_every_family_of_the_design_is_in_the_catalogue_once() -> None:
-    names = [family.exposed_name.removeprefix(catalog.PREFIX) for family in FAMILIES]
+    names = [family.exposed_name.removeprefix(PREFIX) for family in FAMILIES]
     assert sorted(names) == sorted(EXPECTED)
 
 

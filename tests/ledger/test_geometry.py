@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvledger.cachegroups import page_layers
 from kvledger.geometry import (
     KV_FORMATS,
     BadShape,
@@ -19,7 +20,6 @@ from kvledger.geometry import (
     Reserve,
     default_reserve_bytes,
     effective_concurrency,
-    page_layers,
     resolve_head_dim,
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kvledger import catalog
-from kvledger.catalog import Family, Kind, Scope
+from kvledger.families.family import Family, Kind, Scope
 from kvledger.status import ReadStatus
 from kvledger.words import BlockState, Verdict
 from kvledger_agent.observation import (

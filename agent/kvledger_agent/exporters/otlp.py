@@ -34,7 +34,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from kvledger import catalog
-from kvledger.catalog import Family, Kind, Scope
+from kvledger.families.family import Family, Kind, Scope
 from kvledger_agent import process
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.exporters.families import PER_SCRAPE, answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvledger.catalog import PREFIX, Family, Kind
+from kvledger.families.family import PREFIX, Family, Kind
 
 NAMESPACE = "kvledger."
 _UCUM: Mapping[str, str] = {

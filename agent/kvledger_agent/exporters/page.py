@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from kvledger.catalog import Family
+from kvledger.families.family import Family
 from kvledger_agent.exporters.families import PER_SCRAPE, Answer, answer, engine_families
 from kvledger_agent.exporters.prometheus import ScrapeCollector, add_series, metric_of, values_of
 from kvledger_agent.exports import ExportTally

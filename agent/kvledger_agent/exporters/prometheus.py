@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kvledger import catalog
-from kvledger.catalog import Family, Kind
+from kvledger.families.family import Family, Kind, Scope
 from kvledger_agent import process
 from kvledger_agent.exporters.families import Answer
 from kvledger_agent.exports import ExportTally
@@ -93,7 +93,7 @@ def _common(observation: Observation) -> Labels:
 
 
 def _scope(family: Family, observation: Observation) -> Labels:
-    return (observation.identity.pool,) if family.scope is catalog.Scope.POOL else ()
+    return (observation.identity.pool,) if family.scope is Scope.POOL else ()
 
 
 def _add_histogram(metric: Metric, name: str, labels: Mapping[str, str], value: HistogramView) -> None:

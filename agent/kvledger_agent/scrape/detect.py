@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvledger.catalog import PREFIX
+from kvledger.families.family import PREFIX
 from kvledger_agent.scrape.engines import PROFILES
 from kvledger_agent.scrape.errors import UnknownEngine
 from kvledger_agent.scrape.page import Page

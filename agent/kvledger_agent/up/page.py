@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvledger.catalog import PREFIX
+from kvledger.families.family import PREFIX
 
 FETCH_SECONDS = 5.0
 FAMILIES = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvledger.geometry import KV_FORMATS, BadShape, HeadShape, KvShape, LayerGroup, page_layers
+from kvledger.cachegroups import page_layers
+from kvledger.geometry import KV_FORMATS, BadShape, HeadShape, KvShape, LayerGroup
 from kvledger.limits import Group
 from kvledger_engine.model.errors import BadCheckpoint
 

@@ -15,10 +15,11 @@ from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.cells import CellModel
 from kvledger_engine.channel import CoreChannel, encode_frame, reader_of_core
 from kvledger_engine.config import EngineConfig
-from kvledger_engine.core import Core, Terminations
+from kvledger_engine.core import Core
 from kvledger_engine.errors import ComputeLost
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import Drain, Finished, FromCore, NewRequest, Token
+from kvledger_engine.terminations import Terminations
 
 CONFIG = EngineConfig(
     capacity_blocks=1024, max_num_seqs=16, max_waiting=16, max_model_len_tokens=16384, max_num_batched_tokens=512

@@ -1,0 +1,1 @@
+"""The rows of the metric catalogue, by subject. `kvledger.catalog` is the whole of it."""
