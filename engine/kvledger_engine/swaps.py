@@ -167,6 +167,7 @@ class Swaps:
     def _bring(self, saved: Saved, blocks: Ids, absent: np.ndarray) -> None:
         """Plan the copies into those of the slot's `blocks` that are `absent`; the others are shared."""
         hosts, targets = saved.hosts[absent], blocks[absent].astype(np.int32)
+        # As if the gap were in front of the sinks, too: only the last block may lack tokens, and its place is right.
         before = _ramps(saved.skipped, saved.counts)[absent] * self._size
         self._blocks.filled_tokens[targets] = np.minimum(saved.tokens - before, self._size)
         self._transfers.bring_in(hosts, targets)

@@ -166,6 +166,10 @@ def test_the_first_run_that_is_long_enough_is_found(free: list[bool], count: int
             {"allocation": "grow", "prefix_caching": False, "kv_eviction": "sliding", "kv_window_tokens": 9},
             "runs lose no block",
         ),
+        (
+            {"allocation": "grow", "prefix_caching": False, "preemption": "swap", "swap_blocks": 9},
+            "runs are not swapped: use preemption='recompute'",
+        ),
     ],
 )
 def test_what_a_baseline_cannot_do_is_refused_at_the_start(options: dict[str, Any], why: str) -> None:

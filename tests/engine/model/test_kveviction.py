@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,30 +42,61 @@ class Masked(Oracle):
         return scores
 
 
-@pytest.mark.parametrize("caching", [False, True], ids=["alone", "with prefix caching"])
-@pytest.mark.parametrize("retention", [SLIDING, SINK_WINDOW], ids=lambda retention: retention.kind)
-def test_scores_are_those_of_a_model_that_masks_exactly_what_was_forgotten(
-    retention: Retention, caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _watched(
+    retention: Retention,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    capacity_blocks: int = CAPACITY,
+    **more: Any,
+) -> tuple[Masked, WatchedRunner, Rig]:
+    """The masking oracle, and an engine that forgets, over the same weights."""
     oracle = Masked("llama", monkeypatch)
-    oracle.save(tmp_path)
-    shape = forgetful(read_config(tmp_path), retention, BLOCK)
-    weights = load_weights(tmp_path, shape, dtype=torch.float64, device=torch.device("cpu"))
-    runner = WatchedRunner(shape, weights, capacity_blocks=CAPACITY, block_size_tokens=BLOCK)
+    oracle.save(directory)
+    shape = forgetful(read_config(directory), retention, BLOCK)
+    runner = WatchedRunner(
+        shape,
+        load_weights(directory, shape, dtype=torch.float64, device=torch.device("cpu")),
+        capacity_blocks=capacity_blocks,
+        block_size_tokens=BLOCK,
+        swap_blocks=more.get("swap_blocks", 0),
+    )
     rig = Rig(
         compute=runner,
-        capacity_blocks=CAPACITY,
+        capacity_blocks=capacity_blocks,
         block_size_tokens=BLOCK,
         max_model_len_tokens=400,
         max_num_batched_tokens=24,
         vocab_size=VOCABULARY,
         groups=shape.ledger_groups("fp64", BLOCK),
-        prefix_caching=caching,
         kv_eviction=retention.kind,
         kv_window_tokens=retention.window_tokens,
         kv_sink_blocks=retention.sink_blocks,
+        **more,
     )
     runner.watch(rig.ledger)
+    return oracle, runner, rig
+
+
+def _scores_are_masked(
+    retention: Retention, oracle: Masked, runner: WatchedRunner, rig: Rig, requests: list[NewRequest]
+) -> None:
+    """Every score that a token of `requests`, all there were, came from is the oracle's."""
+    serials = sorted({serial for serial, _ in runner.seen})
+    keys = [(request, index) for request in requests for index in range(request.n)]
+    for (request, index), serial in zip(keys, serials, strict=True):
+        output = rig.outcome.tokens[request.request_id, index]
+        expected = oracle.seen_by(retention, [*request.prompt, *output[:-1]])[len(request.prompt) - 1 :]
+        ours = torch.stack([runner.seen[serial, len(request.prompt) + at] for at in range(len(output))])
+        torch.testing.assert_close(ours, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("caching", [False, True], ids=["alone", "with prefix caching"])
+@pytest.mark.parametrize("retention", [SLIDING, SINK_WINDOW], ids=lambda retention: retention.kind)
+def test_scores_are_those_of_a_model_that_masks_exactly_what_was_forgotten(
+    retention: Retention, caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle, runner, rig = _watched(retention, tmp_path, monkeypatch, prefix_caching=caching)
     requests = [
         NewRequest(request_id="long", prompt=PROMPT, max_tokens=120),
         NewRequest(request_id="forked", prompt=PROMPT[:30], max_tokens=60, n=2, temperature=0.8, seed=5),
@@ -74,20 +106,46 @@ def test_scores_are_those_of_a_model_that_masks_exactly_what_was_forgotten(
     rig.step(8)
     assert rig.submit(requests[2]) == []
     rig.finish()
-    serials = sorted({serial for serial, _ in runner.seen})
-    keys = [(request, index) for request in requests for index in range(request.n)]
-    for (request, index), serial in zip(keys, serials, strict=True):
-        output = rig.outcome.tokens[request.request_id, index]
-        expected = oracle.seen_by(retention, [*request.prompt, *output[:-1]])[len(request.prompt) - 1 :]
-        ours = torch.stack([runner.seen[serial, len(request.prompt) + at] for at in range(len(output))])
-        torch.testing.assert_close(ours, expected, atol=1e-9, rtol=0)
+    _scores_are_masked(retention, oracle, runner, rig, requests)
     whole = oracle.logits([*PROMPT, *rig.outcome.tokens["long", 0][:-1]])[-1]
-    blurred = runner.seen[serials[0], len(PROMPT) + 119]
+    blurred = runner.seen[min(runner.seen)[0], len(PROMPT) + 119]
     assert (whole - blurred).abs().max() > 0.01, "nothing was forgotten: the test shows nothing"
     assert (rig.count("prefix_hit_tokens_total") > 0) == caching
     assert rig.count("cow_copies_total") > 0
     most = (SINKS + -(-(WINDOW + 24) // BLOCK) + 1) * 2
     assert 0 < int(rig.summaries()["peak_blocks"].max()) <= most
+    rig.check_empty()
+
+
+@pytest.mark.parametrize("caching", [False, True], ids=["alone", "with prefix caching"])
+@pytest.mark.parametrize("retention", [SLIDING, SINK_WINDOW], ids=lambda retention: retention.kind)
+def test_a_sequence_that_was_swapped_out_has_forgotten_as_much_when_it_is_back(
+    retention: Retention, caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle, runner, rig = _watched(
+        retention,
+        tmp_path,
+        monkeypatch,
+        capacity_blocks=16 if retention.sink_blocks else 14,
+        prefix_caching=caching,
+        preemption="swap",
+        swap_blocks=40,
+    )
+    requests = [
+        NewRequest(request_id="first", prompt=PROMPT[50:54], max_tokens=90),
+        NewRequest(request_id="second", prompt=PROMPT, max_tokens=60),
+    ]
+    assert rig.submit(*requests) == []
+    gaps = set()
+    while rig.loop.has_work:
+        rig.step()
+        rig.check()
+        gaps |= {int(saved.skipped.sum()) for saved in rig.cache.swaps._saved.values()}
+    assert max(gaps) > 0, "nobody with a gap was swapped: the test shows nothing"
+    assert rig.count("preemptions_total", mode="swap") > 0
+    assert rig.count("preemptions_total", mode="recompute") == rig.count("recomputed_tokens_total") == 0
+    _scores_are_masked(retention, oracle, runner, rig, requests)
+    assert rig.cache.swaps.used_blocks == 0
     rig.check_empty()
 
 

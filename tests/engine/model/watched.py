@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ class WatchedRunner(ModelRunner):
     """`watch` names the ledger before the first step. `seen` is (serial, position) → the logits its token came from.
 
     Free blocks, unfilled ends and blocks that a copy is to fill become NaN for good; blocks of sequences that are not
-    in the step, and cached ones, for the length of the step.
+    in the step, and cached ones, for the length of the step. What is swapped moves before all that: a block that is
+    swapped out is free already.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -31,6 +33,9 @@ class WatchedRunner(ModelRunner):
         self._ledger = ledger
 
     def logits(self, batch: Batch) -> Tensor:
+        if batch.host_copies is not None:
+            self._swap(batch.host_copies)
+            batch = replace(batch, host_copies=None)
         self._poison(batch.copy_target)
         hidden = self._hide(batch)
         logits = super().logits(batch)
