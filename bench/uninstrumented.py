@@ -149,7 +149,7 @@ class _BareMetering(Metering):
     def first_blocks(self, slots: Ids) -> None:
         """Forget."""
 
-    def released(self, slot: int, blocks: Ids, cause: ReleaseCause) -> None:
+    def released(self, slot: int, blocks: Ids, cause: ReleaseCause, saved: int = 0) -> None:
         """Forget."""
 
 

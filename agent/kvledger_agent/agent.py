@@ -60,6 +60,7 @@ class Agent:
         )
         self._findings = FindingLog()
         self._page = MetricsPage()
+        self._doors: set[str] = set()
         self._fleet: Fleet | None = None
         self._round = 0
         self._questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -70,7 +71,7 @@ class Agent:
 
     def sample_once(self) -> Fleet:
         """One round over all ledgers and scraped engines; what it found is the current fleet from then on."""
-        observations, sources = merged(self._sources.look(), self._scraped.look())
+        observations, sources = merged(self._sources.look(), self._scraped.look(), self._doors)
         self._round += 1
         self._findings.note(observations, sources=[source.source for source in sources])
         self._fleet = Fleet(

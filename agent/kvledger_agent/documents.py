@@ -49,6 +49,7 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
         "pool": {"name": observation.identity.pool} | (_pool(pool) if pool else {}),
         "leaked_blocks": observation.leaked_blocks,
         "groups": plain(observation.groups),
+        "sharing": None if observation.sharing is None else plain(observation.sharing.total),
         "requests": None if observation.requests is None else _requests(observation.requests),
         "counters": {
             name: [{"labels": list(labels), "value": plain(value)} for labels, value in series.items()]

@@ -14,7 +14,8 @@ from kvledger_agent.observation import Observation
 class SourceHealth:
     """How reading one source went. `status` is a word: a reader status, or why nothing could be read.
 
-    `last_good_ns` is CLOCK_MONOTONIC of the last good sample, None before the first. Counters restart with the agent.
+    `last_good_ns` is CLOCK_MONOTONIC of the last good sample, None before the first. Counters restart with the agent,
+    but `overflows`, which is the ledger's own.
     """
 
     source: str
@@ -26,6 +27,7 @@ class SourceHealth:
     last_good_ns: int | None
     events_lost: int | None
     reads_retried: int | None
+    overflows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ def make_app(agent: Agent) -> web.Application:
             web.get("/v1/engines/{engine}/blocks", _blocks),
             web.get("/v1/engines/{engine}/findings", _findings),
             web.get("/v1/engines/{engine}/scorecard", _scorecard),
+            web.get("/v1/engines/{engine}/sharing", _sharing),
         ]
     )
     return app
@@ -113,6 +114,11 @@ async def _findings(request: web.Request) -> web.StreamResponse:
 
 async def _scorecard(request: web.Request) -> web.StreamResponse:
     return _json(plain(scorecard(_observation(request))))
+
+
+async def _sharing(request: web.Request) -> web.StreamResponse:
+    observation = _observation(request)
+    return _json({"id": observation.identity.key, "sharing": plain(observation.sharing)})
 
 
 async def _requests(request: web.Request) -> web.StreamResponse:

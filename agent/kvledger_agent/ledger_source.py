@@ -31,6 +31,7 @@ from kvledger_agent.observe import (
 )
 from kvledger_agent.observe_requests import requests_view
 from kvledger_agent.peak_running import PeakRunning
+from kvledger_agent.sharing_account import sharing_view
 from kvledger_agent.verdict import verdict_of
 from kvledger_agent.violations import ViolationTracker
 from kvledger_agent.window import Window
@@ -53,6 +54,8 @@ class LedgerSource:
         self._clock, self._leaks, self._violations = GraceClock(), LeakTracker(), ViolationTracker()
         self._book, self._growth = FindingBook(reader.head.limits), Window()
         self._peak_running, self._fresh_events = PeakRunning(), 0
+        self.overflows: int | None = None
+        """Records for which the ledger had no room, ever; None before the first look."""
         self._last: Observation | None = None
         self._last_final: ReadStatus | None = None
 
@@ -78,6 +81,7 @@ class LedgerSource:
     def look(self, now_ns: int | None = None) -> Observation:
         """Sample, drain, audit, judge. `now_ns` is CLOCK_MONOTONIC unless given. Raises `LedgerUnreadable`."""
         sample = self.reader.sample(now_ns)
+        self.overflows = max(0, sample.control["overflows"])
         final = is_final(sample)
         if final and self._last is not None and self._last_final is sample.status:
             return self._last
@@ -113,6 +117,7 @@ class LedgerSource:
             undecided=undecided,
             grace_seconds=grace_of(sample).seconds,
             verdict=verdict_of(sample, findings, self._violations.lasting, undecided=undecided),
+            sharing=sharing_view(self.reader.prefix_accounts(), sample.stats, self.reader.head.limits),
         )
 
     def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...]]:

@@ -11,11 +11,18 @@ I64 = NDArray[np.int64]
 
 
 def blocks_of_group(group: Group, tokens: I64) -> I64:
-    """Blocks that sequences of `tokens` hold in one group: whole blocks, from the window's first token on."""
-    size = group.block_size_tokens
-    outside = np.maximum(tokens - group.window_tokens, 0) // size if group.window_tokens > 0 else 0
-    held: I64 = -(-tokens // size) - outside
+    """Blocks that sequences of `tokens` hold in one group: sinks, and whole blocks from the window on."""
+    held: I64 = -(-tokens // group.block_size_tokens) - blocks_dropped(group, tokens)
     return held
+
+
+def blocks_dropped(group: Group, tokens: I64) -> I64:
+    """Blocks of sequences with `tokens` stored that lie between the group's sinks and its window."""
+    if group.window_tokens <= 0:
+        return np.zeros_like(tokens)
+    before = np.maximum(tokens - group.window_tokens, 0) // group.block_size_tokens
+    dropped: I64 = np.maximum(before - group.sink_tokens // group.block_size_tokens, 0)
+    return dropped
 
 
 def blocks_of(limits: Limits, tokens: I64) -> I64:

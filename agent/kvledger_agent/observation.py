@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, Verdict
+from kvledger_agent.sharing_account import SharingView
 
 Labels = tuple[str, ...]
 """Label values in the order of `catalog.Family.labels`, then tenant, then class, as far as the family has them."""
@@ -80,7 +81,8 @@ class PoolView:
 
     `reserve_parts_bytes` are the reserve's parts by name, None where the engine does not know one.
     A scraped engine may not tell free blocks from those kept for reuse: `available_blocks` are both. Its `usage_ratio`
-    counts what is kept for reuse as used where `usage_includes_evictable` says so.
+    counts what is kept for reuse as used where `usage_includes_evictable` says so. `kv_eviction` says whether sequences
+    forget what their model would see (`none`, `sliding`, `sink-window`), `allocation` how blocks are placed.
     """
 
     capacity_blocks: int | None
@@ -101,6 +103,8 @@ class PoolView:
     available_blocks: int | None = None
     usage_ratio: float | None = None
     usage_includes_evictable: bool | None = None
+    kv_eviction: str | None = None
+    allocation: str | None = None
 
     @property
     def headroom_blocks(self) -> int | None:
@@ -112,7 +116,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """One cache group of a pool."""
+    """One cache group of a pool. `window_tokens` 0 = it sees everything; `sink_tokens` are kept beside a window."""
 
     name: str
     block_size_tokens: int | None = None
@@ -122,6 +126,8 @@ class GroupView:
     active_blocks: int | None = None
     shared_blocks: int | None = None
     tail_waste_slots: int | None = None
+    window_tokens: int | None = None
+    sink_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +247,7 @@ class Observation:
     undecided: int | None = None
     grace_seconds: float | None = None
     verdict: VerdictView | None = None
+    sharing: SharingView | None = None
     judged: tuple[FindingKind, ...] = LEDGER_KINDS
     source: str = LEDGER
 

@@ -17,6 +17,7 @@ from kvledger.limits import Group, Limits
 from kvledger.snapshot import ReadStatus, Sample
 from kvledger.words import PinKind
 from kvledger_agent.audit_facts import AuditFacts
+from kvledger_agent.needs import blocks_dropped
 from kvledger_agent.observation import (
     Clock,
     GroupView,
@@ -128,6 +129,8 @@ def pool_of(
         admission_watermark_blocks=limits.admission_watermark_blocks,
         growth_known=active_growth_per_second is not None,
         seconds_to_exhaustion=seconds_to_exhaustion(headroom, active_growth_per_second),
+        kv_eviction=limits.kv_eviction,
+        allocation=limits.allocation,
     )
 
 
@@ -196,9 +199,8 @@ def _group(sample: Sample, facts: AuditFacts | None, index: int, group: Group) -
     lengths = np.maximum(sample.slots.table_blocks[:, index].astype(np.int64), 0)
     slots = lengths * group.block_size_tokens
     computed = np.maximum(sample.slots.computed_tokens.astype(np.int64), 0)
-    if group.window_tokens:
-        # What has left the window is in no table.
-        computed -= np.maximum(computed - group.window_tokens, 0) // group.block_size_tokens * group.block_size_tokens
+    # What has left the window is in no table.
+    computed -= blocks_dropped(group, computed) * group.block_size_tokens
     filled = np.minimum(computed, slots)
     alone = len(sample.head.limits.groups) == 1
     active = _count(sample, "active_blocks") if alone else None if facts is None else facts.group_active_blocks[index]
@@ -211,6 +213,8 @@ def _group(sample: Sample, facts: AuditFacts | None, index: int, group: Group) -
         active_blocks=active,
         shared_blocks=None if facts is None else facts.group_shared_blocks[index],
         tail_waste_slots=int((slots - filled).sum()),
+        window_tokens=group.window_tokens,
+        sink_tokens=group.sink_tokens,
     )
 
 

@@ -127,6 +127,7 @@ class LedgerSources:
             last_good_ns=entry.last_good_ns,
             events_lost=entry.lost,
             reads_retried=entry.retries,
+            overflows=entry.source.overflows if entry.source else None,
         )
 
     def _observe(self, key: str, entry: _Entry) -> tuple[Observation | None, str, str | None]:

@@ -412,6 +412,13 @@ _AGENT_SELF = (
     _agent(
         "agent_reads_retried_total", "Reads repeated because the writer was active.", "", _SOURCE, kind=Kind.COUNTER
     ),
+    _agent(
+        "agent_ledger_overflows_total",
+        "Records for which a source's ledger had no room, ever: requests without a slot, pins, table entries.",
+        "",
+        _SOURCE,
+        kind=Kind.COUNTER,
+    ),
     _agent("agent_cpu_seconds_total", "Processor time the agent has used.", "seconds", kind=Kind.COUNTER),
     _agent("agent_memory_bytes", "Resident memory of the agent.", "bytes"),
     _agent("agent_otlp_exports_total", "Exports over OTLP that were tried.", kind=Kind.COUNTER),

@@ -22,14 +22,9 @@ class RealClock:
     """CLOCK_MONOTONIC and the wall clock."""
 
     virtual = False
-
-    def now_ns(self) -> int:
-        """CLOCK_MONOTONIC in nanoseconds."""
-        return time.monotonic_ns()
-
-    def wall_ns(self) -> int:
-        """Wall clock in nanoseconds since the Unix epoch."""
-        return time.time_ns()
+    # The machine's own functions: a call in between costs a publication several times what the clock does.
+    now_ns = staticmethod(time.monotonic_ns)
+    wall_ns = staticmethod(time.time_ns)
 
 
 class VirtualClock:

@@ -120,14 +120,19 @@ class LatentShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """Layers of one kind, which share a cache group. `window_tokens` None means full attention."""
+    """Layers of one kind, which share a cache group. `window_tokens` None means full attention.
+
+    Beside a window the first `sink_tokens` of a context are kept, whole blocks.
+    """
 
     layers: int
     shape: HeadShape | LatentShape
     window_tokens: int | None = None
+    sink_tokens: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, layers=self.layers)
+        _at_least(0, sink_tokens=self.sink_tokens)
         if self.window_tokens is not None:
             _at_least(1, window_tokens=self.window_tokens)
 
@@ -141,11 +146,12 @@ class LayerGroup:
         return block_size_tokens * self.bytes_per_token(tensor_parallel)
 
     def tokens_held(self, context_tokens: int, block_size_tokens: int = 1) -> int:
-        """Token slots a context takes in this group: whole blocks from the window's first token to the last one."""
+        """Token slots a context takes in this group: the sinks, and whole blocks from the window's first token on."""
         _at_least(0, context_tokens=context_tokens)
         _at_least(1, block_size_tokens=block_size_tokens)
         outside = 0 if self.window_tokens is None else max(0, context_tokens - self.window_tokens)
-        return block_size_tokens * (-(-context_tokens // block_size_tokens) - outside // block_size_tokens)
+        dropped = max(0, outside // block_size_tokens - -(-self.sink_tokens // block_size_tokens))
+        return block_size_tokens * (-(-context_tokens // block_size_tokens) - dropped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

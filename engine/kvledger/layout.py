@@ -97,6 +97,24 @@ SUMMARY_FIELDS = SUMMARY.names or ()
 PEAK = np.dtype([("second", "<i8"), ("active_blocks", "<i4"), ("used_blocks", "<i4")])
 """One second of the ledger clock (`second` = now_ns // 1e9) and the most blocks active, and active + cached, in it."""
 
+PREFIX_ACCOUNT = np.dtype(
+    [
+        ("key", "<u8"),
+        ("admissions", "<i8"),
+        ("hits", "<i8"),
+        ("queried_tokens", "<i8"),
+        ("hit_tokens", "<i8"),
+        ("lookup_seconds", "<f8"),
+        ("reference_seconds", "<f8"),
+        ("index_seconds", "<f8"),
+        ("copy_seconds", "<f8"),
+        ("copied_blocks", "<i8"),
+    ]
+)
+"""What sharing one prefix cost and saved since this start; `key` is that of its first block, 0 = none."""
+PREFIX_ACCOUNTS = 64
+"""Prefixes with an account of their own; one more row is for all others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -138,6 +156,14 @@ def _specs(limits: Limits, stats_values: int) -> Iterator[tuple[str, str | np.dt
     yield from block_sections(limits.capacity_blocks)
     yield from structure_sections(limits)
     yield from slot_sections(limits)
+    rows = PREFIX_ACCOUNTS + 1
+    yield (
+        "prefix.accounts",
+        PREFIX_ACCOUNT,
+        (rows,),
+        "",
+        "cost and use of sharing by prefix; the last row is all others",
+    )
     yield "ring.events", EVENT, (limits.event_records,), "", "lifecycle events; record i lies at i mod size"
     yield "ring.summaries", SUMMARY, (limits.summary_records,), "", "ended requests; record i lies at i mod size"
     yield "ring.peaks", PEAK, (limits.peak_records,), "", "per-second peaks; second s lies at s mod size"

@@ -16,7 +16,8 @@ MAX_REQUESTS = 1 << 20
 class Group:
     """One cache group: layers that share block tables.
 
-    `block_bytes` is the size of one block over all the group's layers; 0 where the engine stores no bytes.
+    `block_bytes` is the size of one block over all the group's layers; 0 where the engine stores no bytes. Of a
+    sequence the last `window_tokens` are kept, 0 = all of them, and beside a window the first `sink_tokens`.
     """
 
     name: str = "full"
@@ -24,6 +25,7 @@ class Group:
     block_bytes: int = 0
     bytes_per_token: int = 0
     window_tokens: int = 0
+    sink_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,9 @@ class Limits:
     live requests, shared blocks counted once per table. `budget_bytes` is all memory that the cache was planned in: its
     blocks, and the reserve, which is `reserve_bytes` (both 0 where unknown). `reserve_..._bytes` are its parts as far
     as the engine knows them; None is unknown, and 0 is nothing. `unreported` are counters and histograms of the
-    catalogue that this writer cannot tell: to a reader it has none of them, instead of ones that stay 0.
+    catalogue that this writer cannot tell: to a reader it has none of them, instead of ones that stay 0. `kv_eviction`
+    is `none` where a sequence keeps all that its model would see, else what the engine was told to drop, at the price
+    of other answers. `allocation` is how blocks are placed: `paged`, or one of the contiguous baselines.
     """
 
     engine: str
@@ -63,6 +67,8 @@ class Limits:
     alert_watermark_ratio: float = 0.9
     admission_watermark_blocks: int = 0
     prefix_caching: bool = True
+    kv_eviction: str = "none"
+    allocation: str = "paged"
     unreported: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -79,6 +85,11 @@ class Limits:
             if not 1 <= group.block_size_tokens <= 1 << 20:
                 raise BadGeometry(
                     f"block_size_tokens={group.block_size_tokens} of group {group.name!r}: use 1 to {1 << 20}"
+                )
+            if group.sink_tokens and (not group.window_tokens or group.sink_tokens % group.block_size_tokens):
+                raise BadGeometry(
+                    f"sink_tokens={group.sink_tokens} of group {group.name!r}: use whole blocks of "
+                    f"{group.block_size_tokens}, beside a window"
                 )
 
     def _check_identity(self) -> None:

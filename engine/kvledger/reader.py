@@ -232,6 +232,14 @@ class Reader:
         reserved = self._control()[f"{name}_reserved"]
         return ring.trusted(copy, since=since, head_before=head, reserved_after=reserved)
 
+    def prefix_accounts(self) -> NDArray[Any]:
+        """Cost and use of sharing by prefix (dtype `layout.PREFIX_ACCOUNT`), as a copy; the last row is all others.
+
+        Rows may be of two publications: each number is whole, their sums are exact once the writer rests.
+        """
+        accounts: NDArray[Any] = self._sections.read("prefix.accounts").copy()
+        return accounts
+
     def peaks(self) -> NDArray[Any]:
         """Per-second peaks (dtype `layout.PEAK`), oldest first; a second being written at every look is left out."""
         copy = self._sections.read("ring.peaks").copy()

@@ -30,6 +30,8 @@ GAUGES: tuple[tuple[str, str], ...] = (
     ("active_blocks", "active blocks, counted by the reference counts"),
     ("steps", "steps this engine process has completed"),
     ("last_token_ns", "ledger clock at the last token or admission"),
+    ("prefill_seconds", "time of the compute that went to prompt tokens, in steps that are mostly prompts"),
+    ("prefill_tokens", "prompt tokens that were computed in it"),
     ("idle", "1 when the engine had no work"),
     ("queue_cause", "wait cause of the queue since queue_since_ns"),
     ("queue_since_ns", "ledger clock up to which the wait clock has been advanced"),

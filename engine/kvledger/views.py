@@ -157,10 +157,17 @@ class Instrument:
     failure: Bytes
 
 
+@dataclass(slots=True)
+class Prefixes:
+    """Accounts of shared prefixes, as a structured array; the last row is all others."""
+
+    accounts: NDArray[Any]
+
+
 PREFIXES: dict[type[Any], str] = {
     Blocks: "block", Free: "free", Index: "index", Evict: "evict", Arena: "arena",
     Pins: "pin", Tenants: "tenant", SlotColumns: "slot", Slots: "slot", Rings: "ring",
-    Instrument: "instrument",
+    Instrument: "instrument", Prefixes: "prefix",
 }  # fmt: skip
 
 View = TypeVar("View")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvledger.words import RejectionReason, RequestClass
+from kvledger_engine.allocation import Allocation
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.request import RequestTable
@@ -79,6 +80,8 @@ class Door:
             return f"max_tokens={request.max_tokens}: ask for at least one token."
         if not 1 <= request.n <= limit:
             return f"n={request.n}: ask for 1 to {limit} sequences."
+        if request.n > 1 and self._config.allocation != Allocation.PAGED:
+            return f"n={request.n}: this engine cannot share blocks between sequences: ask for them one by one."
         if not (math.isfinite(request.temperature) and request.temperature >= 0):
             return f"temperature={request.temperature}: use a finite number of 0 or more."
         if not 0 <= request.top_p <= 1:

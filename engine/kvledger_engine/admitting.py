@@ -87,12 +87,12 @@ class Admission:
         key = (int(self._slots.serial[leader]), self._cache.pool.available_blocks - promised)
         if not alone and self._turned_away == key:
             return None, WaitCause.POOL
-        hit = self._cache.match(leader, tokens, salt)
+        hit, blocks = self._found(leader, tokens, salt)
         if not self._config.chunked_prefill and len(tokens) - hit > budget:
             return None, WaitCause.TOKEN_BUDGET
         count = min(budget, len(tokens) - hit)
         spare = promised + self._config.admission_watermark_blocks
-        needed = self._cache.blocks_beyond(hit, len(tokens)) + spare
+        needed = blocks + spare
         if (alone or needed <= self._cache.pool.available_blocks) and self._take(group, tokens, salt, hit, count):
             return (leader, hit, count, len(tokens)), None
         if alone:
@@ -101,12 +101,24 @@ class Admission:
         self._turned_away = key
         return None, WaitCause.POOL
 
+    def _found(self, leader: int, tokens: I32, salt: int) -> tuple[int, int]:
+        """Tokens of a waiting sequence that need not be computed, and the blocks it takes to hold all of them."""
+        if self._slots.state[leader] == RequestState.SWAPPED:
+            return self._cache.swaps.tokens_of(leader), self._cache.swaps.blocks_needed(leader, len(tokens))
+        hit = self._cache.match(leader, tokens, salt)
+        return hit, self._cache.blocks_beyond(hit, len(tokens))
+
     def _take(self, group: I32, tokens: I32, salt: int, hit: int, count: int) -> bool:
         """Take the blocks of a prompt's first part and move the group into the running set, if there are so many."""
-        taken = self._cache.admit(int(group[0]), tokens, salt, count)
-        if taken is None:
-            return False
-        assert taken == hit, f"{hit} tokens matched, {taken} taken over"
+        leader = int(group[0])
+        if self._slots.state[leader] == RequestState.SWAPPED:
+            if not self._cache.swaps.restore(leader, hit + count):
+                return False
+        else:
+            taken = self._cache.admit(leader, tokens, salt, count)
+            if taken is None:
+                return False
+            assert taken == hit, f"{hit} tokens matched, {taken} taken over"
         self._start(group, hit)
         return True
 

@@ -44,14 +44,29 @@ class Scoring:
 class GroupTables:
     """The block tables of a step's rows in one cache group.
 
-    Row i's is `blocks[offsets[i]:offsets[i + 1]]`; it begins with block number `skipped[i]` of its sequence, what lay
-    before has left the window. A query sees the last `window_tokens` positions, its own included; 0 = all of them.
+    Row i's is `blocks[offsets[i]:offsets[i + 1]]`: the blocks of the first `sink_tokens` of its sequence, then, after a
+    gap of `skipped[i]` blocks that have left the window, all others. A query sees the last `window_tokens` positions,
+    its own included, and the sinks before it; 0 = all of them.
     """
 
     blocks: I32
     offsets: I32
     skipped: I32
     window_tokens: int = 0
+    sink_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopies:
+    """Whole blocks to copy between the cache and host memory before anything else of a step: first out, then in.
+
+    I32 each, a source and a target in turn. No block is the target of two copies of one direction.
+    """
+
+    out_sources: I32
+    out_hosts: I32
+    in_hosts: I32
+    in_targets: I32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +100,8 @@ class Batch:
     """Where scores of the samples go; None = nobody asked."""
     groups: tuple[GroupTables, ...] = ()
     """The tables of all cache groups, group 0 among them; () = there is one, of full attention."""
+    host_copies: HostCopies | None = None
+    """What is swapped out and in, made before `copy_source`; None = nothing."""
 
     @property
     def tables(self) -> tuple[GroupTables, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvledger.views import I32, I64, U64
-from kvledger_engine.batch import F32, Batch, ragged_positions
+from kvledger_engine.batch import F32, Batch, HostCopies, ragged_positions
 from kvledger_engine.prefixkeys import mix
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: the increment of splitmix64
@@ -35,19 +35,26 @@ def draw(sequence_hashes: U64, seeds: U64, temperatures: F32, vocab_size: int) -
 
 
 class CellModel:
-    """Cells of a pool, shape (capacity_blocks, block_size_tokens), and the compute over them."""
+    """Cells of a pool, shape (capacity_blocks, block_size_tokens), those in host memory, and the compute over them."""
 
-    def __init__(self, *, capacity_blocks: int, block_size_tokens: int, vocab_size: int) -> None:
+    def __init__(self, *, capacity_blocks: int, block_size_tokens: int, vocab_size: int, swap_blocks: int = 0) -> None:
         self.cells: U64 = np.zeros((capacity_blocks, block_size_tokens), np.uint64)
+        self.host_cells: U64 = np.zeros((swap_blocks, block_size_tokens), np.uint64)
         self._flat = self.cells.reshape(-1)
         self._block_size, self._vocab_size = block_size_tokens, vocab_size
 
     def execute(self, batch: Batch) -> I32:
         """See `Compute.execute`: copies, then writes, then reads."""
         assert batch.block_size_tokens == self._block_size
+        if batch.host_copies is not None:
+            self._swap(batch.host_copies)
         self.cells[batch.copy_target] = self.cells[batch.copy_source]
         self._write(batch)
         return self._sample(batch)
+
+    def _swap(self, copies: HostCopies) -> None:
+        self.host_cells[copies.out_hosts] = self.cells[copies.out_sources]
+        self.cells[copies.in_targets] = self.host_cells[copies.in_hosts]
 
     def _locate(self, batch: Batch, rows: I64, positions: I64) -> I64:
         """Flat cell of each (row, position), through the row's block table."""

@@ -73,6 +73,12 @@ class PrefixChains:
         prefix = self._cut(slot, tokens, salt)
         return self._index.chain(prefix.keys, prefix.tokens, salt)
 
+    def root(self, slot: int, tokens: I32, salt: int) -> int:
+        """The key of the first block of `tokens`; 0 where it could not be looked up."""
+        if not self._enabled or len(tokens) <= self._size:
+            return 0
+        return int(self._cut(slot, tokens, salt).keys[0])
+
     def beside(self, slot: int, hits: Ids, tokens: I32, salt: int) -> Ids:
         """The blocks of all groups that hold what `hits` hold, [len(hits), groups], -1 where a group has none."""
         if self._groups == 1 or not len(hits):
@@ -113,6 +119,26 @@ class PrefixChains:
     def fork(self, source: int, target: int) -> None:
         """The target's chain goes on where the source's stands."""
         self._sum[target], self._content[target] = self._sum[source], self._content[source]
+
+    def rejoin(self, slot: int, blocks: Ids, tokens: I32, salt: int) -> Ids:
+        """Index again what was brought back: `blocks` are the slot's full ones, in order; all stamped.
+
+        Only the first run of blocks that are not indexed is, after the indexed one before it. Returns which are now.
+        """
+        missing = (self._index_slot[blocks] < 0).nonzero()[0]
+        if not self._enabled or not len(missing):
+            return NO_BLOCKS
+        before = self._sum[slot], self._content[slot]
+        first = int(missing[0])
+        indexed_after = (self._index_slot[blocks[first:]] >= 0).nonzero()[0]
+        end = first + int(indexed_after[0]) if len(indexed_after) else len(blocks)
+        self.begin(slot, blocks[:first], tokens, salt)
+        indexes = np.arange(first, end)
+        at, salts = np.full(len(indexes), slot), np.full(len(indexes), salt, np.uint64)
+        rows = self.publish(at, indexes, blocks[indexes], lambda _, positions: tokens[positions], salts)
+        if end < len(blocks):
+            self._sum[slot], self._content[slot] = before
+        return indexes[rows]
 
     def publish(self, slots: Ids, indexes: Ids, blocks: Ids, tokens: TokenStore, salts: U64) -> Ids:
         """Index stamped blocks that have become full: block indexes[i] of slot slots[i], each slot's in order.

@@ -206,6 +206,7 @@ def _print_ready(bridge: Bridge, listening: socket.socket, core_pid: int, *, as_
         "ledger": hello.ledger_path,
         "pid": os.getpid(),
         "core_pid": core_pid,
+        "declared": hello.declared,
     }
     said = f"{hello.engine}: serving {hello.model} at {url}, core pid {core_pid}, ledger {hello.ledger_path}"
-    print(json.dumps(ready) if as_json else said, flush=True)
+    print(json.dumps(ready) if as_json else "; ".join([said, *hello.declared]), flush=True)

@@ -80,10 +80,16 @@ def longest_context_tokens(model: ModelOptions) -> int | None:
 def open_compute(config: EngineConfig, model: ModelOptions) -> Computing:
     """Make what computes `config`'s engine. Raises `EngineError` for a model that cannot be had."""
     if model.source == CELL_MODEL:
+        if config.retention.evicts:
+            raise BadConfig(
+                f"kv_eviction={config.kv_eviction!r}: every token of the model {CELL_MODEL!r} reads all cells before "
+                f"it; use another model, such as {EMBEDDED_NAME!r}"
+            )
         cells = CellModel(
             capacity_blocks=config.capacity_blocks,
             block_size_tokens=config.block_size_tokens,
             vocab_size=config.vocab_size,
+            swap_blocks=config.host_blocks,
         )
         return Computing(config=replace(config, weights_bytes=0), compute=cells, has_scores=False)
     return _open_model(config, model)
@@ -99,7 +105,9 @@ def _open_model(config: EngineConfig, model: ModelOptions) -> Computing:
         dtype=model.dtype,
         device=model.device,
         kv_format=model.kv_format,
+        swap_blocks=config.host_blocks,
         seed=config.seed,
+        retention=config.retention,
     )
     shape, slots = runner.config, config.capacity_blocks * config.block_size_tokens
     return Computing(

@@ -9,7 +9,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from kvledger.limits import Group, Limits
+from kvledger.words import PreemptionMode
+from kvledger_engine.allocation import Allocation
 from kvledger_engine.errors import BadConfig
+from kvledger_engine.kveviction import Retention
 from kvledger_engine.quotas import Quotas, Sizes
 from kvledger_engine.reprieves import Eviction
 
@@ -44,8 +47,9 @@ class EngineConfig:
     hour; None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first
     block, or run, for longer; None = never. `groups` and `kv_format` are stated by whoever opens a model: its cache
     groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` salts prefix keys and
-    drives whatever the engine draws. Without `quotas` there is one queue for all, tenants are names, and nothing but
-    their prefixes is kept apart.
+    drives whatever the engine draws. `preemption` is "recompute" or "swap", which keeps the content of preempted
+    sequences in `swap_blocks` blocks of host memory. Without `quotas` there is one queue for all, tenants are names,
+    and nothing but their prefixes is kept apart. The three `kv_…` change answers, see `kveviction`.
     """
 
     engine: str = "engine"
@@ -75,6 +79,12 @@ class EngineConfig:
     seed: int = 0
     quotas: Quotas | None = None
     eviction: str = Eviction.LRU.value
+    preemption: str = PreemptionMode.RECOMPUTE.word
+    swap_blocks: int = 0
+    kv_eviction: str = Retention().kind
+    kv_window_tokens: int | None = None
+    kv_sink_blocks: int | None = None
+    allocation: str = Allocation.PAGED.value
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -102,6 +112,9 @@ class EngineConfig:
         )
         known = [policy.value for policy in Eviction]
         self._require("eviction", self.eviction in known, f"use one of {', '.join(known)}")
+        self._check_preemption()
+        _ = self.retention  # made to be checked
+        self._check_allocation()
         if self.quotas is not None:
             self.quotas.check(self.sizes)
         self.limits()
@@ -110,6 +123,18 @@ class EngineConfig:
         value = getattr(self, name)
         fits = isinstance(value, _KINDS[kind]) and (kind == "bool") == isinstance(value, bool)
         self._require(name, fits and value == value, f"it must be of type {kind}")
+
+    def _check_preemption(self) -> None:
+        modes = PreemptionMode.words()
+        self._require("preemption", self.preemption in modes, f"use one of {', '.join(modes)}")
+        swaps = self.preemption == PreemptionMode.SWAP.word
+        self._require("swap_blocks", not swaps or self.swap_blocks >= 1, "preemption='swap' needs 1 or more")
+        self._require("swap_blocks", swaps or self.swap_blocks == 0, "use 0, or preemption='swap'")
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks of host memory for what is swapped out."""
+        return self.swap_blocks
 
     def _check_lengths(self) -> None:
         self._require("max_model_len_tokens", self.max_model_len_tokens >= 2, "use 2 or more: a prompt and one token")
@@ -126,9 +151,39 @@ class EngineConfig:
             f"use at least max_model_len_tokens={self.max_model_len_tokens}",
         )
 
+    def _check_allocation(self) -> None:
+        known = [kind.value for kind in Allocation]
+        self._require("allocation", self.allocation in known, f"use one of {', '.join(known)}")
+        if self.allocation == Allocation.PAGED:
+            return
+        # A baseline shares nothing and forgets nothing: it is there to be compared with.
+        self._require("allocation", not self.prefix_caching, "runs cannot be shared: use prefix_caching=False")
+        self._require("allocation", not self.host_blocks, "runs are not swapped: use preemption='recompute'")
+        self._require("allocation", self.quotas is None, "runs know no quotas: leave the tenants file out")
+        self._require("allocation", not self.retention.evicts, "runs lose no block: use kv_eviction='none'")
+        one = len(self.cache_groups) == 1 and not self.cache_groups[0].window_tokens
+        self._require("allocation", one, "use a model all of whose layers see everything")
+        if self.allocation == Allocation.RESERVE:
+            longest = -(-self.max_model_len_tokens // self.block_size_tokens)
+            self._require(
+                "capacity_blocks", self.capacity_blocks >= longest, f"a run is max_model_len: use at least {longest}"
+            )
+
     def _require(self, name: str, holds: bool, remedy: str) -> None:
         if not holds:
             raise BadConfig(f"{name}={getattr(self, name)!r}: {remedy}")
+
+    @property
+    def retention(self) -> Retention:
+        """What sequences keep of themselves."""
+        return Retention(kind=self.kv_eviction, window_tokens=self.kv_window_tokens, sink_blocks=self.kv_sink_blocks)
+
+    def declared(self) -> list[str]:
+        """Clauses for people on options under which this engine is another than its model's."""
+        said = [self.retention.said(self.block_size_tokens)] if self.retention.evicts else []
+        if self.allocation != Allocation.PAGED:
+            said.append(f"allocation {self.allocation}: a baseline of contiguous runs, for comparison only")
+        return said
 
     @property
     def sizes(self) -> Sizes:
@@ -197,4 +252,6 @@ class EngineConfig:
             alert_watermark_ratio=float(self.alert_watermark_ratio),
             admission_watermark_blocks=self.admission_watermark_blocks,
             prefix_caching=self.prefix_caching,
+            kv_eviction=self.kv_eviction,
+            allocation=self.allocation,
         )

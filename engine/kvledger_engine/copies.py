@@ -78,6 +78,8 @@ class CopyOnWrite:
 
     def _clear(self) -> None:
         self._sources = self._targets = self._entries = np.empty(0, np.int32)
+        self.slots: Ids = NO_BLOCKS
+        """The requests for which the pending copies are made."""
 
     # -- before a write -------------------------------------------------------------------------------------------
 
@@ -126,13 +128,18 @@ class CopyOnWrite:
         self._pool.release(sources)
 
     def _note(self, sources: Integers, targets: Ids, slots: Ids) -> None:
+        self.moved(sources, targets, slots)
+        self._values[self._copies] += len(sources)
+        self._values[self._bytes] += len(sources) * self._block_bytes
+
+    def moved(self, sources: Integers, targets: Ids, slots: Ids) -> None:
+        """Copies to be made for requests that go on in other blocks: sources stay pinned until they are."""
         holders = self._slots.serial[slots]
         entries = self._pins.add(sources, PinKind.COPY_ON_WRITE, holders, lease_ns=COPY_LEASE_NS)
         self._sources = np.concatenate((self._sources, sources.astype(np.int32)))
         self._targets = np.concatenate((self._targets, targets.astype(np.int32)))
         self._entries = np.concatenate((self._entries, entries))
-        self._values[self._copies] += len(sources)
-        self._values[self._bytes] += len(sources) * self._block_bytes
+        self.slots = np.concatenate((self.slots, slots))
 
     # -- pending copies -------------------------------------------------------------------------------------------
 
@@ -145,6 +152,15 @@ class CopyOnWrite:
         """(sources, targets) of the copies to make now."""
         return self._sources, self._targets
 
+    def origins(self, blocks: Integers) -> Integers:
+        """Where the content of each block lies now: of one that waits for its copy, in the source."""
+        if len(self._targets) == 0:
+            return blocks
+        found = blocks.copy()
+        rows, pending = (blocks[:, None] == self._targets[None, :]).nonzero()
+        found[rows] = self._sources[pending]
+        return found
+
     def forget(self, targets: Integers) -> None:
         """The blocks are given back before anything was copied into them."""
         if len(self._targets) == 0:
@@ -152,7 +168,7 @@ class CopyOnWrite:
         gone = np.isin(self._targets, targets)
         self._pins.drop(self._entries[gone])
         self._sources, self._targets = self._sources[~gone], self._targets[~gone]
-        self._entries = self._entries[~gone]
+        self._entries, self.slots = self._entries[~gone], self.slots[~gone]
 
     def done(self) -> None:
         """The copies have been made: their sources are no longer needed for it."""

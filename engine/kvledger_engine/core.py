@@ -144,9 +144,7 @@ class Core:
             if kind is NewRequest:
                 self._submit([message for message in group if isinstance(message, NewRequest)], outgoing)
             elif kind is Cancel:
-                for message in group:
-                    assert isinstance(message, Cancel)
-                    self._cancel(message.request_ids, CancelCause[message.cause.upper()], message.since_ns)
+                self._engine.cancel_many([_asked(message) for message in group if isinstance(message, Cancel)])
             elif kind is Stop:
                 self._engine.stop([message for message in group if isinstance(message, Stop)])
             elif kind is Drain:
@@ -159,9 +157,9 @@ class Core:
             self._forget(refused)
             outgoing.append(refused)
 
-    def _cancel(self, request_ids: Sequence[str], cause: CancelCause, since_ns: int = 0) -> None:
+    def _cancel(self, request_ids: Sequence[str], cause: CancelCause) -> None:
         if request_ids:
-            self._engine.cancel(request_ids, cause, since_ns=since_ns or None)
+            self._engine.cancel(request_ids, cause)
 
     def _obey(self) -> None:
         """What signals, a lost peer, a stuck peer and a drain that takes too long ask for."""
@@ -199,6 +197,10 @@ class Core:
                 del self._open[message.request_id]
 
 
+def _asked(cancel: Cancel) -> tuple[Sequence[str], CancelCause, int | None]:
+    return cancel.request_ids, CancelCause[cancel.cause.upper()], cancel.since_ns or None
+
+
 def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
     """Open the model, create the ledger and the loop over it. Raises `LedgerError` or `EngineError`."""
     step_time = StepTime.parse(options.step_time)
@@ -222,6 +224,7 @@ def build_engine(options: CoreOptions) -> tuple[EngineLoop, Hello]:
         has_scores=opened.has_scores,
         block_size_tokens=config.block_size_tokens,
         quotas=config.quotas,
+        declared=config.declared(),
     )
     return engine, hello
 

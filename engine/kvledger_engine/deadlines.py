@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from heapq import heapify, heappop, heappush
 
-import numpy as np
-
 from kvledger.views import I32
 from kvledger.words import RequestState
 from kvledger.writer import Ledger
@@ -43,11 +41,11 @@ class Deadlines:
 
     def overdue_waits(self) -> list[int]:
         """Leaders that have waited too long and never held a block. Each is told once."""
-        return [slot for slot in self._due(self._waits) if self._slots.state[slot] == RequestState.WAITING]
+        return [slot for slot, _ in self._due(self._waits) if self._slots.state[slot] == RequestState.WAITING]
 
-    def overdue_runs(self) -> I32:
-        """Sequences that have run too long. Each is told once."""
-        return np.array(self._due(self._runs), np.int32)
+    def overdue_runs(self) -> list[tuple[int, int]]:
+        """(slot, when it was due) of sequences that have run too long. Each is told once."""
+        return self._due(self._runs)
 
     def _push(self, heap: _Heap, since_ns: int, seconds: float, slot: int) -> None:
         if seconds == math.inf:
@@ -58,12 +56,12 @@ class Deadlines:
             heapify(heap.entries)
             heap.bound = 2 * len(heap.entries) + _SPARE
 
-    def _due(self, heap: _Heap) -> list[int]:
-        now_ns, found = self._ledger.now_ns, list[int]()
+    def _due(self, heap: _Heap) -> list[tuple[int, int]]:
+        now_ns, found = self._ledger.now_ns, list[tuple[int, int]]()
         while heap.entries and heap.entries[0][0] <= now_ns:
             entry = heappop(heap.entries)
             if self._is_live(entry):
-                found.append(entry[2])
+                found.append((entry[2], entry[0]))
         return found
 
     def _is_live(self, entry: tuple[int, int, int]) -> bool:

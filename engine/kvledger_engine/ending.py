@@ -73,6 +73,7 @@ class Ending:
 
     def _give_back(self, slot: int, release: ReleaseCause, since_ns: int) -> int:
         """Blocks given back by the slot; the time since the end was asked for goes into the histogram."""
+        self._cache.swaps.forget(slot)
         released = self._cache.release(slot, cause=release) if self._cache.held_blocks(slot) else 0
         self._release[release].observe(max(0, self._ledger.clock.now_ns() - since_ns) / _NS_PER_SECOND)
         self._ledger.event(Event.RELEASED, self._slots.serial.item(slot), blocks=released, detail=release)

@@ -13,18 +13,21 @@ import numpy as np
 from kvledger.views import I32
 from kvledger.words import ReleaseCause
 from kvledger.writer import Ledger
+from kvledger_engine.accounts import Price
 from kvledger_engine.batch import GroupTables
-from kvledger_engine.chains import NO_BLOCKS, PrefixChains, TokenStore
+from kvledger_engine.chains import PrefixChains, TokenStore
 from kvledger_engine.copies import CopyOnWrite
 from kvledger_engine.errors import NotEnoughBlocks
 from kvledger_engine.evict import Ids
 from kvledger_engine.faults import FaultKind, FaultPlan
+from kvledger_engine.holdings import Holdings
 from kvledger_engine.metering import Metering
 from kvledger_engine.pins import PinTable
 from kvledger_engine.pool import BlockPool
 from kvledger_engine.prefix import PrefixIndex
 from kvledger_engine.prefixkeys import U64, Integers
 from kvledger_engine.reprieves import Eviction, reprieves
+from kvledger_engine.swaps import Swaps
 from kvledger_engine.tables import BlockTables
 from kvledger_engine.windows import Windows
 
@@ -34,9 +37,14 @@ _CANCELLED = (ReleaseCause.DISCONNECT, ReleaseCause.API)
 class KvCache:
     """Blocks for requests, by slot. `pool` knows how many there are; `pins` is for other declared holders.
 
-    `faults` switches one defect on; `eviction` says which cached block goes first. `hash_seed` salts the prefix keys:
-    by default random, and fixed under a virtual clock; `key_bits` < 64 shortens them, to force collisions in tests.
+    `swaps` saves the content of preempted slots in `host_blocks` blocks of host memory, 0 = it saves nothing. `faults`
+    switches one defect on; `eviction` says which cached block goes first. `hash_seed` salts the prefix keys: by default
+    random, and fixed under a virtual clock; `key_bits` < 64 shortens them, to force collisions in tests.
     """
+
+    pool_type = BlockPool
+    paged = True
+    """Whether any free block is as good as any other; else `fits` says what can grow."""
 
     def __init__(
         self,
@@ -46,33 +54,53 @@ class KvCache:
         key_bits: int = 64,
         hash_seed: int | None = None,
         eviction: Eviction = Eviction.LRU,
+        host_blocks: int = 0,
     ) -> None:
         self._size = ledger.limits.groups[0].block_size_tokens
         self.windows = Windows(ledger.limits)
         self._ledger, self._slots, self._blocks, self._faults = ledger, ledger.slots, ledger.blocks, faults
         index = PrefixIndex(ledger, block_size_tokens=self._size, faults=faults)
         self._policy = reprieves(eviction, ledger.limits.capacity_blocks)
-        self.pool = BlockPool(ledger, index, faults, self._policy)
+        self.pool = self.pool_type(ledger, index, faults, self._policy)
         self.pins = PinTable(ledger, self.pool)
         self._tables = BlockTables(ledger)
         self._chains = PrefixChains(ledger, index, seed=hash_seed, key_bits=key_bits, trusting=faults is None)
         self._copies = CopyOnWrite(ledger, self.pool, self._tables, self.windows, self.pins, faults)
         self._metering = Metering(ledger)
+        self._holdings = Holdings(
+            ledger, pool=self.pool, tables=self._tables, windows=self.windows, metering=self._metering
+        )
+        self.swaps = Swaps(
+            ledger,
+            host_blocks=host_blocks,
+            pool=self.pool,
+            tables=self._tables,
+            windows=self.windows,
+            copies=self._copies,
+            chains=self._chains,
+            holdings=self._holdings,
+            metering=self._metering,
+            policy=self._policy,
+        )
 
     # -- admission ------------------------------------------------------------------------------------------------
 
     def match(self, slot: int, tokens: I32, salt: int) -> int:
         """Tokens of the longest cached prefix of full blocks, fewer than len(tokens). Holds nothing."""
-        began_ns = self._metering.now_ns()
-        hits = self._hits(slot, tokens, salt)
-        self._metering.shared(began_ns)
-        return len(hits) * self._size
+        return len(self._hits(slot, tokens, salt)) * self._size
 
     def _hits(self, slot: int, tokens: I32, salt: int) -> Ids:
         """The blocks of every group that hold the longest prefix of which each has its window, [blocks, groups].
 
-        Entries before a group's window may be -1.
+        Entries before a group's window may be -1. The time is the prefix's.
         """
+        began_ns = self._metering.now_ns()
+        self._metering.accounts.enter(slot, self._chains.root(slot, tokens, salt))
+        hits = self._usable(slot, tokens, salt)
+        self._metering.shared(began_ns, Price.LOOKUP, slot)
+        return hits
+
+    def _usable(self, slot: int, tokens: I32, salt: int) -> Ids:
         hits = self._chains.match(slot, tokens, salt)
         if self.windows.plain:
             return hits[:, None]
@@ -80,17 +108,17 @@ class KvCache:
         return beside[: self.windows.longest_usable(beside)]
 
     def _within(self, hits: Ids) -> list[Ids]:
-        """Of the blocks of a prefix, [blocks, groups], those in each group's window."""
+        """Of the blocks of a prefix, [blocks, groups], those that each group keeps."""
         if self.windows.plain:
             return [hits[:, 0]]
-        outside = self.windows.outside(np.array([len(hits) * self._size]))[0].tolist()
-        return [hits[before:, group] for group, before in enumerate(outside)]
+        outside = self.windows.outside(np.array([len(hits) * self._size]))[0]
+        numbers = np.arange(len(hits))[:, None] - self.windows.sink_blocks
+        kept = (numbers < 0) | (numbers >= outside)
+        return [hits[kept[:, group], group] for group in range(self.windows.count)]
 
     def match_held(self, slot: int, tokens: I32, salt: int) -> tuple[int, int]:
         """As `match`; and how many of the prefix's blocks nobody holds, for which whoever takes them is charged."""
-        began_ns = self._metering.now_ns()
         hits = self._hits(slot, tokens, salt)
-        self._metering.shared(began_ns)
         held = np.concatenate(self._within(hits))
         return len(hits) * self._size, int(np.count_nonzero(self._blocks.ref_count[held] < 1))
 
@@ -100,10 +128,8 @@ class KvCache:
         Returns the tokens of the prefix, None (and holds nothing) if blocks are short.
         """
         assert self.held_blocks(slot) == 0, f"slot {slot} was admitted while it held blocks"
-        began_ns = self._metering.now_ns()
         hits = self._hits(slot, tokens, salt)
         within = self._within(hits)
-        self._metering.shared(began_ns)
         further, shared = -(-new_tokens // self._size), np.concatenate(within)
         tables = self.windows.tables(np.array([slot]))
         counts = np.array([len(part) + further for part in within])
@@ -114,12 +140,12 @@ class KvCache:
             return None
         began_ns = self._metering.now_ns()
         self._begin(slot, hits[:, 0], tokens, salt, shared)
-        self._metering.shared(began_ns)
-        fresh = np.split(self._take(np.full(further * len(within), slot), tables.repeat(further)), len(within))
+        self._metering.shared(began_ns, Price.REFERENCE, slot)
+        fresh = np.split(self._holdings.take(np.full(further * len(within), slot), tables.repeat(further)), len(within))
         blocks = [part for pair in zip(within, fresh, strict=True) for part in pair]
-        self._attach(np.array([slot]), tables, counts, np.concatenate(blocks), room)
+        self._holdings.attach(np.array([slot]), tables, counts, np.concatenate(blocks), room)
         if self._ledger.limits.prefix_caching:
-            self._metering.count_query(len(tokens), len(hits) * self._size)
+            self._metering.count_query(slot, len(tokens), len(hits) * self._size)
         return len(hits) * self._size
 
     def _begin(self, slot: int, spine: Ids, tokens: I32, salt: int, shared: Ids) -> None:
@@ -153,6 +179,14 @@ class KvCache:
         if len(writes):
             np.add.at(needed, writes.rows, self._blocks.ref_count[writes.sources] >= 2)
         return needed
+
+    def fits(self, slots: Integers, tokens_after: Integers) -> bool:
+        """Whether all the slots together can hold their tokens_after tokens now."""
+        return int(self.blocks_needed(slots, tokens_after).sum()) <= self.pool.available_blocks
+
+    def restartable(self, slot: int) -> bool:
+        """Whether a slot that is alone and cannot grow could, had it begun anew. Never so where blocks lie anywhere."""
+        return False
 
     def blocks_beyond(self, hit_tokens: int, tokens: int) -> int:
         """Blocks a sequence that begins with so many cached tokens needs further to hold all of `tokens`."""
@@ -190,35 +224,16 @@ class KvCache:
         copied = self._copies.made(writes, copied)
         owners = np.concatenate((self.windows.each(growing).repeat(counts), writes.slots[copied]))
         plain = self.windows.plain
-        blocks = self._take(owners, owners if plain else np.concatenate((tables.repeat(counts), writes.tables[copied])))
+        blocks = self._holdings.take(
+            owners, owners if plain else np.concatenate((tables.repeat(counts), writes.tables[copied]))
+        )
         further = len(blocks) - len(copied)
-        self._attach(growing, tables, counts, blocks[:further], room)
+        self._holdings.attach(growing, tables, counts, blocks[:further], room)
         if len(writes):
             began_ns = self._metering.now_ns()
             self._copies.own(writes, copied, blocks[further:])
-            self._metering.shared(began_ns)
-
-    def _take(self, slots: Ids, tables: Integers) -> Ids:
-        """One block for the request in each of `slots`, to be put into one of its tables."""
-        if len(slots) == 0:
-            return NO_BLOCKS
-        began_ns = self._metering.now_ns()
-        groups = 0 if self.windows.plain else tables % self.windows.count
-        blocks = self.pool.take(self._slots.serial[slots], self._slots.tenant[slots], groups).astype(np.intp)
-        self._metering.allocated(began_ns)
-        return blocks
-
-    def _attach(self, slots: Ids, tables: Integers, counts: Integers, blocks: Integers, room: Integers) -> None:
-        if len(blocks) == 0:
-            return
-        self._tables.append(tables, counts, blocks, room)
-        peaks, held = self._slots.peak_blocks, self._tables.lengths(tables)
-        before = peaks[slots]
-        if not self.windows.plain:
-            held = held.reshape(len(slots), -1).sum(axis=1, dtype=np.int32)
-        peaks[slots] = np.maximum(before, held)
-        if np.count_nonzero(before) < len(before):
-            self._metering.first_blocks(slots[before == 0])
+            self._metering.accounts.copied(writes.slots[copied])
+            self._metering.shared(began_ns, Price.COPY, writes.slots)
 
     def take_copies(self) -> tuple[I32, I32]:
         """(sources, targets) of block copies to be made before this step writes; pinned until `copies_done`."""
@@ -227,9 +242,9 @@ class KvCache:
     def copies_done(self) -> None:
         """The copies of `take_copies` have been made."""
         if self._copies.are_pending:
-            began_ns = self._metering.now_ns()
+            began_ns, slots = self._metering.now_ns(), self._copies.slots
             self._copies.done()
-            self._metering.shared(began_ns)
+            self._metering.shared(began_ns, Price.COPY, slots)
 
     def fork(self, source: int, target: int) -> None:
         """Give the empty slot `target` the table of `source`, which must hold no more than its computed tokens need.
@@ -253,8 +268,9 @@ class KvCache:
         slots.share_base[target] = self.pool.clocks.read(blocks).sum()
         self._chains.fork(source, target)
         self._metering.attached(target)
-        self._metering.shared(began_ns)
-        self._attach(np.array([target]), theirs, counts, blocks, room)
+        self._metering.accounts.follow(source, target)
+        self._metering.shared(began_ns, Price.REFERENCE, target)
+        self._holdings.attach(np.array([target]), theirs, counts, blocks, room)
 
     # -- after the compute ----------------------------------------------------------------------------------------
 
@@ -283,7 +299,7 @@ class KvCache:
             at, indexes = at[full], indexes[full]
             indexed = self._chains.publish(at, indexes, blocks[full], tokens, salts[rows[full]])
             self._disown(at[indexed], (indexes[indexed] + 1) * self._size)
-            self._metering.shared(began_ns)
+            self._metering.shared(began_ns, Price.INDEX, at)
         if self.windows.slide:
             self._recycle(slots)
 
@@ -303,14 +319,15 @@ class KvCache:
         if len(sliding) == 0:
             return
         tables, outside = tables[sliding], outside[sliding]
-        counts = outside - skipped[tables]
+        counts, sinks = outside - skipped[tables], self.windows.sink_blocks[tables % self.windows.count]
         blocks, offsets = self._tables.gather(tables)
         self._ledger.stamp(blocks.astype(np.intp))
         rows = np.arange(len(tables)).repeat(counts)
-        gone = blocks[offsets[rows] + np.arange(len(rows)) - (counts.cumsum() - counts)[rows]].astype(np.intp)
+        first = offsets[:-1] + sinks - (counts.cumsum() - counts)
+        gone = blocks[first[rows] + np.arange(len(rows))].astype(np.intp)
         holders = tables[rows] // self.windows.count
         self._metering.recycled(holders, gone)
-        self._tables.drop(tables, counts)
+        self._tables.drop(tables, counts, sinks)
         skipped[tables] = outside
         np.add.at(self._slots.block_seconds, holders, self.pool.clocks.read(gone))
         self.pool.release(gone)
@@ -322,14 +339,17 @@ class KvCache:
 
     # -- release --------------------------------------------------------------------------------------------------
 
-    def release(self, slot: int, *, cause: ReleaseCause) -> int:
-        """Give all of a slot's blocks back, its tail first; returns how many. Block-seconds go to the slot."""
+    def release(self, slot: int, *, cause: ReleaseCause, saved_blocks: int = 0) -> int:
+        """Give all of a slot's blocks back, its tail first; returns how many. Block-seconds go to the slot.
+
+        `saved_blocks` of them were saved by `swaps`.
+        """
         slots, blocks = self._slots, self.blocks_of(slot)[::-1].astype(np.intp)
         tables = self.windows.tables(np.array([slot]))
         self._ledger.stamp(blocks)
         slots.changed_seq[slot] = self._ledger.seq_value
         slots.computed_tokens[slot] = slots.own_from_token[slot] = 0
-        self._metering.released(slot, blocks, cause)
+        self._metering.released(slot, blocks, cause, saved_blocks)
         self._copies.forget(blocks)
         for table in tables.tolist():
             self._tables.clear(table)
@@ -360,7 +380,15 @@ class KvCache:
         for group, window_tokens in enumerate(self.windows.window_tokens):
             blocks, offsets = self._tables.gather(first + group)
             skipped = self.windows.skipped[first + group]
-            found.append(GroupTables(blocks=blocks, offsets=offsets, skipped=skipped, window_tokens=window_tokens))
+            sink_tokens = int(self.windows.sink_blocks[group]) * self._size
+            tables = GroupTables(
+                blocks=blocks,
+                offsets=offsets,
+                skipped=skipped,
+                window_tokens=window_tokens,
+                sink_tokens=sink_tokens,
+            )
+            found.append(tables)
         return tuple(found)
 
     def held_blocks(self, slot: int) -> int:

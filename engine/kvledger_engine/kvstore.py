@@ -74,7 +74,8 @@ class KvStore:
     def cells_of(self, layer: int) -> LayerCells:
         """Views of one layer's cells."""
         row = self.row_of[layer]
-        return LayerCells(*(plane[row] for plane in self.planes), layer=layer)
+        key_scales, value_scales = [plane[row] for plane in self.scales] or (None, None)
+        return LayerCells(self.keys[row], self.values[row], key_scales, value_scales, layer)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store one layer's keys and values, [t, kv_heads, head_dim] each, at distinct slots, int64[t]."""

@@ -16,6 +16,7 @@ from kvledger.views import I32
 from kvledger.words import CancelCause, FinishReason, ReleaseCause, StepPhase
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch, Compute
+from kvledger_engine.caches import make_cache
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.deadlines import Deadlines
 from kvledger_engine.ending import Ending
@@ -24,8 +25,8 @@ from kvledger_engine.faults import FaultPlan
 from kvledger_engine.intake import Intake
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, NewRequest, Refused, Stop, Token
+from kvledger_engine.prefill import PrefillPace
 from kvledger_engine.progress import Progress
-from kvledger_engine.reprieves import Eviction
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
 from kvledger_engine.waits import WaitQueue
@@ -43,7 +44,7 @@ class EngineLoop:
     def __init__(self, config: EngineConfig, ledger: Ledger, compute: Compute, fault: FaultPlan | None = None) -> None:
         self._config, self._ledger, self._compute = config, ledger, compute
         self._requests = RequestTable(config, ledger)
-        self._cache = KvCache(ledger, faults=fault, eviction=Eviction(config.eviction))
+        self._cache = make_cache(config, ledger, fault)
         self._queue = WaitQueue(ledger, laned=config.quotas is not None)
         self._deadlines = Deadlines(config, ledger, self._requests)
         self._intake = Intake(config, ledger, requests=self._requests, queue=self._queue, deadlines=self._deadlines)
@@ -62,6 +63,7 @@ class EngineLoop:
         self._progress = Progress(
             ledger, requests=self._requests, cache=self._cache, scheduler=self._scheduler, ending=self._ending
         )
+        self._prefill = PrefillPace(ledger)
         self._take_handles()
 
     def _take_handles(self) -> None:
@@ -77,6 +79,11 @@ class EngineLoop:
         self._last_publication_ns = 0
 
     # -- between steps --------------------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> KvCache:
+        """The engine's blocks, for whoever counts beside the ledger."""
+        return self._cache
 
     @property
     def has_work(self) -> bool:
@@ -106,19 +113,22 @@ class EngineLoop:
 
         Their blocks are back when this returns; `since_ns` is when the cancel was received; None = now.
         """
-        groups = [group for group in map(self._requests.slots_of, dict.fromkeys(request_ids)) if len(group)]
-        if not groups:
+        self.cancel_many([(request_ids, cause, since_ns)])
+
+    def cancel_many(self, cancels: Sequence[tuple[Sequence[str], CancelCause, int | None]]) -> None:
+        """As `cancel`, for each (ids, cause, since_ns), all in one publication. Of a request the first one counts."""
+        asked: dict[str, tuple[CancelCause, int | None]] = {}
+        for request_ids, cause, since_ns in cancels:
+            for request_id in request_ids:
+                asked.setdefault(request_id, (cause, since_ns))
+        live = [(group, *how) for name, how in asked.items() if len(group := self._requests.slots_of(name))]
+        if not live:
             return
         self._ledger.begin()
-        for group in groups:
+        for group, cause, since_ns in live:
             self._leave_queue(group)
-            self._ending.end(
-                group,
-                FinishReason.CANCELLED,
-                release=_RELEASE_OF_CANCEL[cause],
-                cancel=cause,
-                since_ns=since_ns,
-            )
+            release = _RELEASE_OF_CANCEL[cause]
+            self._ending.end(group, FinishReason.CANCELLED, release=release, cancel=cause, since_ns=since_ns)
         self._scheduler.drop_ended()
         self._publish()
 
@@ -177,6 +187,8 @@ class EngineLoop:
         ledger.begin()
         computed = ledger.now_ns
         if batch is not None:
+            if isinstance(sampled, np.ndarray):
+                self._prefill.note(batch, (computed - published) / _NS_PER_SECOND)
             self._apply(batch, sampled)
         self._values[self._steps] += 1
         self._values[self._steps_total] += 1
@@ -197,10 +209,13 @@ class EngineLoop:
         """Turn away who has waited too long, and end what has run too long."""
         self._ending.outbox += self._intake.turn_away_overdue()
         overdue = self._deadlines.overdue_runs()
-        if len(overdue):
-            self._leave_queue(overdue)
-            self._ending.end(overdue, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT)
-            self._scheduler.drop_ended()
+        if not overdue:
+            return
+        self._leave_queue(np.array([slot for slot, _ in overdue], np.int32))
+        for slot, due_ns in overdue:
+            group = np.array([slot], np.int32)
+            self._ending.end(group, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT, since_ns=due_ns)
+        self._scheduler.drop_ended()
 
     def _execute(self, batch: Batch) -> I32 | FinishReason:
         """The samples of a batch, or how its requests end if the compute fails."""
@@ -226,7 +241,8 @@ class EngineLoop:
             return
         assert sampled is not None
         # What the failed step wrote is not in the prefix index, and everybody who could read it ends here; copies
-        # that were not made go with the blocks they were meant for.
+        # that were not made go with the blocks they were meant for, and nothing counts as swapped out by it.
+        self._scheduler.swaps_failed()
         if self.compute_lost:
             self._end_all(sampled)
             return

@@ -67,7 +67,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=T
 
     `tokenizer_path` is the checkpoint's `tokenizer.json`, empty where tokens are bytes. `capacity_tokens` is what the
     pool holds; 0 = not said. `has_scores` is false for a model without a distribution over tokens. `quotas` of tenants
-    and classes bound what a chat gets that does not say how much it wants; None = there are none.
+    and classes bound what a chat gets that does not say how much it wants; None = there are none. `declared` are
+    clauses on what makes this engine another than its model's, such as answers that change.
     """
 
     engine: str
@@ -81,6 +82,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True, array_like=T
     has_scores: bool = True
     block_size_tokens: int = 1
     quotas: Quotas | None = None
+    declared: list[str] = []
 
 
 class StartFailed(msgspec.Struct, tag="start_failed", frozen=True, array_like=True):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kvledger.words import PreemptedFate, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
+from kvledger_engine.accounts import PrefixAccounts, Price
 from kvledger_engine.evict import Ids
 
 _NS_PER_SECOND = 1e9
@@ -30,24 +31,35 @@ class Metering:
         self.now_ns: Callable[[], int] = (lambda: 0) if ledger.clock.virtual else time.perf_counter_ns
         """The stopwatch: what `shared` and `allocated` want to know from their beginning."""
         self._sharing, self._allocation = stats.counter("sharing_overhead_seconds_total"), stats.histogram("allocation")
+        self._failures = stats.counter("allocation_failures_total")
         self._first_block = [stats.histogram("time_to_first_block", **{"class": c.word}) for c in RequestClass]
         self._alone = stats.histogram("block_reference_lifetime", shared="false")
         self._shared = stats.histogram("block_reference_lifetime", shared="true")
         self._queried, self._hit = (stats.counter(f"prefix_{word}_tokens_total") for word in ("queried", "hit"))
         self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
         self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
+        self._swapped = stats.counter("preempted_blocks_total", fate=PreemptedFate.SWAPPED.word)
+        self.accounts = PrefixAccounts(ledger)
+        """Who in particular the time and the hits belong to."""
         self._attached_ns = np.zeros(ledger.limits.max_requests, np.int64)
 
-    def shared(self, began_ns: int) -> None:
-        """Time since `began_ns` counts as the price of sharing. Not to be nested."""
-        self._values[self._sharing] += (self.now_ns() - began_ns) / _NS_PER_SECOND
+    def shared(self, began_ns: int, price: Price, slots: Ids | int) -> None:
+        """Time since `began_ns` is what sharing cost, for the request or the requests in `slots`. Not to be nested."""
+        seconds = (self.now_ns() - began_ns) / _NS_PER_SECOND
+        self._values[self._sharing] += seconds
+        self.accounts.spent(price, slots, seconds)
 
     def allocated(self, began_ns: int) -> None:
         """An allocation took the time since `began_ns`."""
         self._allocation.observe((self.now_ns() - began_ns) / _NS_PER_SECOND)
 
-    def count_query(self, tokens: int, hit_tokens: int) -> None:
+    def failed(self) -> None:
+        """An allocation found no room."""
+        self._values[self._failures] += 1
+
+    def count_query(self, slot: int, tokens: int, hit_tokens: int) -> None:
         """A request was admitted: tokens looked up, and those found."""
+        self.accounts.admitted(slot, tokens, hit_tokens)
         self._values[self._queried] += tokens
         self._values[self._hit] += hit_tokens
 
@@ -76,11 +88,17 @@ class Metering:
             held = held[~shared]
         self._alone.observe_many(held)
 
-    def released(self, slot: int, blocks: Ids, cause: ReleaseCause) -> None:
-        """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them."""
+    def released(self, slot: int, blocks: Ids, cause: ReleaseCause, saved: int = 0) -> None:
+        """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them.
+
+        Of a slot whose content was `saved`, the other blocks held none yet.
+        """
         others = self._blocks.ref_count[blocks] >= 2
         self._lifetimes(slot, blocks, others)
-        if cause is ReleaseCause.PREEMPTION:
+        if saved:
+            self._values[self._swapped] += saved
+            self._values[self._recycled] += len(blocks) - saved
+        elif cause is ReleaseCause.PREEMPTION:
             kept = int(np.count_nonzero(others | (self._blocks.index_slot[blocks] >= 0)))
             self._values[self._kept] += kept
             self._values[self._recycled] += len(blocks) - kept

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from kvledger.words import PreemptionMode
+from kvledger_engine import kveviction
+from kvledger_engine.allocation import Allocation
 from kvledger_engine.computes import CELL_MODEL, DEVICES, DTYPES, KV_FORMATS, ModelOptions, longest_context_tokens
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
@@ -55,6 +58,12 @@ def core_options(args: argparse.Namespace) -> CoreOptions:
         prefix_caching=args.prefix_caching,
         chunked_prefill=args.chunked_prefill,
         eviction=args.eviction,
+        preemption=args.preemption,
+        swap_blocks=args.swap_blocks,
+        kv_eviction=args.kv_eviction,
+        kv_window_tokens=args.kv_window_tokens,
+        kv_sink_blocks=args.kv_sink_blocks,
+        allocation=args.allocation,
         queue_timeout_seconds=args.queue_timeout,
         run_timeout_seconds=args.run_timeout,
         seed=args.seed,
@@ -87,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     _add_sizes(parser)
     _add_behaviour(parser)
+    kveviction.add_arguments(parser)
 
 
 def _add_identity(parser: argparse.ArgumentParser) -> None:
@@ -186,6 +196,26 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.eviction,
         help="which cached blocks are recycled first: least recently used, least frequently used with age, or the "
         "deepest of their sequences (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--preemption",
+        choices=PreemptionMode.words(),
+        default=DEFAULTS.preemption,
+        help="how what was preempted comes back: computed again, or from host memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--swap-blocks",
+        type=int,
+        default=DEFAULTS.swap_blocks,
+        metavar="N",
+        help="blocks of host memory for --preemption swap; what does not fit is computed again (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--allocation",
+        choices=[kind.value for kind in Allocation],
+        default=DEFAULTS.allocation,
+        help="how blocks are placed; reserve and grow are baselines of contiguous runs, to see what paging buys "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--no-chunked-prefill", dest="chunked_prefill", action="store_false", help="compute every prompt in one step"

@@ -79,6 +79,13 @@ class BlockPool:
         blocks = self._pop_free(min(count, self.free_blocks))
         if len(blocks) < count:
             blocks = np.concatenate((blocks, self._evict(count - len(blocks))))
+        self._hold(blocks, owners, tenants, groups)
+        return blocks.astype(np.int32)
+
+    def _hold(
+        self, blocks: Ids, owners: NDArray[np.uint64], tenants: NDArray[np.int16], groups: Integers | int
+    ) -> None:
+        """Stamped blocks that are in no list any more get their first reference."""
         if self._policy is not None:
             self._policy.allocated(blocks)
         old = self._blocks.ref_count[blocks]
@@ -89,7 +96,6 @@ class BlockPool:
             self._blocks.ref_count[blocks] = 1
         self._ledger.charge(tenants, 1)
         self._count_active(len(tenants))
-        return blocks.astype(np.int32)
 
     def _pop_free(self, count: int) -> Ids:
         left = self.free_blocks - count

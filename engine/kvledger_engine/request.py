@@ -35,6 +35,10 @@ for _before, _after in (
     (RequestState.RUNNING, RequestState.FINISHING),
     (RequestState.PREEMPTED, RequestState.RUNNING),
     (RequestState.PREEMPTED, RequestState.FINISHING),
+    (RequestState.RUNNING, RequestState.SWAPPED),
+    (RequestState.SWAPPED, RequestState.RUNNING),
+    (RequestState.SWAPPED, RequestState.PREEMPTED),
+    (RequestState.SWAPPED, RequestState.FINISHING),
     (RequestState.FINISHING, RequestState.FINISHED),
 ):
     _LEGAL[_before, _after] = True

@@ -31,7 +31,7 @@ class ReuseWindow:
         head = lane.head
         if window == 1 or len(lane.entries) == 1 or self._passes(lane) >= PASSES:
             return [head]
-        if self._slots.state[head[0]] == RequestState.PREEMPTED:
+        if self._slots.state[head[0]] in (RequestState.PREEMPTED, RequestState.SWAPPED):
             return [head]
         groups = [group for group in islice(lane.entries.values(), window) if len(group) <= seats]
         hits = [self._cached_tokens(group.item(0)) for group in groups]

@@ -40,7 +40,7 @@ class Room:
         self._running, self._requests, self._cache, self._queue = running, requests, cache, queue
         self._ending, self._budgets = ending, budgets
         self._values = ledger.stats.values
-        self._preemptions = ledger.stats.counter("preemptions_total", mode=PreemptionMode.RECOMPUTE.word)
+        self._preemptions = [ledger.stats.counter("preemptions_total", mode=mode.word) for mode in PreemptionMode]
 
     def make(self, rows: Rows) -> Rows:
         """Preempt until the blocks suffice for the rows that remain. Returns `rows` itself if they suffice as it is.
@@ -50,7 +50,8 @@ class Room:
         while len(rows.slots) and (candidates := self._candidates(rows)) is not None:
             leader = int(candidates[self.order(candidates)[0]])
             if len(self._running.ready()) == 1:
-                self.give_up(leader)
+                # In a baseline of contiguous runs it may only lie badly: it begins anew, and has the pool to itself.
+                self.preempt(leader) if self._cache.restartable(leader) else self.give_up(leader)
                 return Rows.none()
             self.preempt(leader)
             rows = rows.without(np.array([leader], np.int32))
@@ -64,6 +65,8 @@ class Room:
 
     def _candidates(self, rows: Rows) -> I32 | None:
         """Sequences one of which must give way before all rows can grow; None if none must."""
+        if not self._cache.paged:
+            return None if self._cache.fits(rows.slots, rows.ends) else self._running.ready()
         available = self._cache.pool.available_blocks
         # In each group a row needs a block per block size of its tokens, one for what begins a block, one for a copy.
         each = rows.total_tokens // self._config.block_size_tokens + 2 * len(rows.slots)
@@ -86,18 +89,29 @@ class Room:
         return self._cache.blocks_needed(rows.slots, rows.ends)
 
     def preempt(self, leader: int) -> None:
-        """Take a sequence's blocks; it goes to the front of its lane, with those that are to be forked from it."""
+        """Take a sequence's blocks; it goes to the front of its lane, with those that are to be forked from it.
+
+        What its blocks hold is saved where there is room for it, else computed again.
+        """
         slots, group = self._slots, self._requests.group(leader)
         before, computed = self._requests.computed_before, int(slots.computed_tokens[leader])
         before[leader] = max(int(before[leader]), computed)
-        released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION)
-        self._values[self._preemptions] += len(group)
+        saved = self._cache.swaps.save(leader)
+        released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION, saved_blocks=saved)
+        mode = PreemptionMode.SWAP if saved else PreemptionMode.RECOMPUTE
+        self._values[self._preemptions[mode]] += len(group)
         slots.preemptions[group] = slots.preemptions[group] + 1
-        self._requests.move(group, RequestState.PREEMPTED)
+        self._requests.move(group, RequestState.SWAPPED if saved else RequestState.PREEMPTED)
         self._running.drop_ended()
         self._queue.put_back(group)
         for slot in group.tolist():
-            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=released if slot == leader else 0)
+            blocks = released if slot == leader else 0
+            self._ledger.event(Event.PREEMPTED, slots.serial.item(slot), blocks=blocks, detail=mode)
+
+    def swaps_failed(self) -> None:
+        """The step that was to save some sequences failed: their tokens are to be computed again."""
+        for leader in self._cache.swaps.failed():
+            self._requests.move(self._requests.group(leader), RequestState.PREEMPTED)
 
     def give_up(self, leader: int) -> None:
         """End a sequence, with those to be forked from it, for which the pool has no blocks and never will."""

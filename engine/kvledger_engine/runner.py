@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from kvledger.views import I32, I64
-from kvledger_engine.batch import Batch, GroupTables, Scoring, ragged_positions
+from kvledger_engine.batch import Batch, GroupTables, HostCopies, Scoring, ragged_positions
 from kvledger_engine.errors import NonFiniteLogits, NotEnoughMemory
+from kvledger_engine.hoststore import HostStore
+from kvledger_engine.kveviction import Retention
 from kvledger_engine.kvstore import KvStore
 from kvledger_engine.model.checkpoint import load_weights
 from kvledger_engine.model.config import DTYPE_BYTES, ModelConfig
@@ -25,6 +27,7 @@ from kvledger_engine.model.device import (
     torch_dtype,
 )
 from kvledger_engine.model.embedded import EMBEDDED_MODELS
+from kvledger_engine.model.forgetful import forgetful
 from kvledger_engine.model.huggingface import model_config
 from kvledger_engine.model.linear import LEAST_ELEMENTS
 from kvledger_engine.model.llama import GroupStep, Llama
@@ -35,7 +38,8 @@ from kvledger_engine.sampling import draw, score
 class ModelRunner:
     """A model with its weights and its cache: the engine's `Compute`. dtype and device are those of the weights.
 
-    `kv_dtype` is that of the cache's cells; None = the weights'. Raises `NotEnoughMemory` if the cache does not fit.
+    `kv_dtype` is that of the cache's cells; None = the weights'. `swap_blocks` of them lie in host memory besides.
+    Raises `NotEnoughMemory` if they do not fit.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class ModelRunner:
         block_size_tokens: int,
         kv_dtype: torch.dtype | None = None,
         fill: float = 0.0,
+        swap_blocks: int = 0,
     ) -> None:
         self.config, self.weights = config, weights
         self.device = weights.norm.device
@@ -58,6 +63,7 @@ class ModelRunner:
             device=self.device,
             fill=fill,
         )
+        self.host = HostStore(self.store, swap_blocks)
         self.kv_format = format_of(self.store.keys.dtype)
         """What the cache is kept in, one of `kvledger.geometry.KV_FORMATS`."""
         self._block_size = block_size_tokens
@@ -78,6 +84,8 @@ class ModelRunner:
     def logits(self, batch: Batch) -> Tensor:
         """Fill the cache for a batch; the scores of its samples, [m, vocab_size]."""
         assert batch.block_size_tokens == self._block_size
+        if batch.host_copies is not None:
+            self._swap(batch.host_copies)
         if len(batch.copy_source):
             self.store.copy(self._int64(batch.copy_source), self._int64(batch.copy_target))
         positions = ragged_positions(batch.starts, batch.counts)
@@ -91,6 +99,11 @@ class ModelRunner:
         )
         last = (np.cumsum(batch.counts) - 1)[batch.sample_entry]
         return self._llama.logits(hidden.index_select(0, self._int64(last)))
+
+    def _swap(self, copies: HostCopies) -> None:
+        """Out before in: a block that is swapped out may be the target of one that comes back."""
+        self.host.save(self._int64(copies.out_sources), torch.from_numpy(copies.out_hosts.astype(np.int64)))
+        self.host.restore(torch.from_numpy(copies.in_hosts.astype(np.int64)), self._int64(copies.in_targets))
 
     def _slots(self, batch: Batch, tables: GroupTables, positions: I64) -> I64:
         """The slot of each token, through its row's block table in one group."""
@@ -140,14 +153,19 @@ def build_runner(
     dtype: str = AUTO,
     device: str = AUTO,
     kv_format: str = AUTO,
+    swap_blocks: int = 0,
     seed: int = 0,
+    retention: Retention | None = None,
 ) -> ModelRunner:
     """A runner for `source`: an embedded model, whose weights come from `seed`, or the directory of a checkpoint.
 
-    `dtype` is one of `device.DTYPES`, `device` one of `device.DEVICES`, `kv_format` one of `device.KV_FORMATS`. Raises
+    `dtype` is one of `device.DTYPES`, `device` one of `device.DEVICES`, `kv_format` one of `device.KV_FORMATS`;
+    `retention` is what its layers see beyond what they were made for; None = that. Raises
     `BadCheckpoint`, `BadConfig`, or `NotEnoughMemory` for weights or a cache that the device has no room for.
     """
     config, where = model_config(source), resolve_device(device)
+    if retention is not None:
+        config = forgetful(config, retention, block_size_tokens)
     name = resolve_dtype(dtype, config, where)
     kind, kept = torch_dtype(name), stored_dtype(resolve_kv_format(kv_format, name))
     try:
@@ -164,5 +182,10 @@ def build_runner(
         remedy = "use a smaller dtype, or a larger device"
         raise NotEnoughMemory("the weights", elements * DTYPE_BYTES[name], remedy) from error
     return ModelRunner(
-        config, weights, capacity_blocks=capacity_blocks, block_size_tokens=block_size_tokens, kv_dtype=kept
+        config,
+        weights,
+        capacity_blocks=capacity_blocks,
+        block_size_tokens=block_size_tokens,
+        kv_dtype=kept,
+        swap_blocks=swap_blocks,
     )

@@ -96,6 +96,10 @@ class Scheduler:
         """Take everything out of the running set that has ended or was preempted."""
         self._running.drop_ended()
 
+    def swaps_failed(self) -> None:
+        """The step failed: what it was to swap out is lost."""
+        self._room.swaps_failed()
+
     # -- phase 1: what runs goes on -------------------------------------------------------------------------------
 
     def _continue_running(self) -> Rows:
@@ -143,6 +147,7 @@ class Scheduler:
             sample_seed=self._requests.seeds[sampled],
             sample_temperature=self._requests.temperatures[sampled],
             sample_top_p=self._requests.top_ps[sampled] if self._requests.cut else None,
+            host_copies=self._cache.swaps.pending(),
             scores=Scoring.wanted(self._requests.logprobs[sampled]) if self._requests.scored else None,
         )
 

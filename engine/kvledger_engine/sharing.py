@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kvledger.views import I32
-from kvledger.words import RequestClass, WaitCause
+from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger.writer import Ledger
 from kvledger_engine.admitting import Admission, Parts
 from kvledger_engine.batch import Rows
@@ -174,10 +174,9 @@ class SharedAdmission(Admission):
         """Admit one group of a lane: None. Or say what it waits for."""
         leader, left = group.item(0), visit.class_left[lane.kind]
         tokens, salt = self._requests.sequence(leader), self._requests.salts.item(leader)
-        hit, idle = self._cache.match_held(leader, tokens, salt)
+        hit, blocks = self._found(leader, tokens, salt)
         if not self._config.chunked_prefill and len(tokens) - hit > min(visit.budget, left):
             return WaitCause.TOKEN_BUDGET if len(tokens) - hit > visit.budget else WaitCause.CLASS_BUDGET
-        blocks = self._cache.blocks_beyond(hit, len(tokens)) + idle
         cause = visit.standing.judge(lane.column, blocks, alone=not len(self._running))
         if cause is not None and policy.may_preempt and self._make_way(lane, blocks, visit):
             cause = visit.standing.judge(lane.column, blocks)
@@ -190,6 +189,13 @@ class SharedAdmission(Admission):
         visit.note(lane, (leader, hit, count, len(tokens)), blocks)
         count_passes(self._queue.lanes(), lane)
         return None
+
+    def _found(self, leader: int, tokens: I32, salt: int) -> tuple[int, int]:
+        """As the base's; cached blocks that nobody holds are among those it takes, since it is charged for them."""
+        if self._slots.state[leader] == RequestState.SWAPPED:
+            return super()._found(leader, tokens, salt)
+        hit, idle = self._cache.match_held(leader, tokens, salt)
+        return hit, self._cache.blocks_beyond(hit, len(tokens)) + idle
 
     def _early_cause(self, lane: Lane, policy: ClassPolicy, visit: Visit) -> WaitCause | None:
         """What a lane waits for whatever its head is made of; None where that has to be looked at."""

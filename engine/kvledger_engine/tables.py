@@ -156,8 +156,10 @@ class BlockTables:
         self._stamp(tables)
         self._arena.chunk[self._chunks_at(tables, indexes), indexes % self._width] = blocks
 
-    def drop(self, tables: Integers, counts: Integers) -> None:
-        """Shorten distinct tables by their first `counts` entries, fewer than they have; every entry moves up.
+    def drop(self, tables: Integers, counts: Integers, after: Integers | int = 0) -> None:
+        """Shorten distinct tables by the `counts` entries that follow their first `after`; what comes then moves up.
+
+        Something is left of each.
 
         All blocks of these tables must be stamped: for whoever reads now, each of them changes its place.
         """
@@ -169,7 +171,8 @@ class BlockTables:
         position = np.arange(len(rows)) - (left.cumsum() - left)[rows]
         chain, ends = self._chains(tables, self._chunk_counts(before))
         starts = ends - self._chunk_counts(before)
-        kept = blocks[offsets[rows] + counts[rows] + position]
+        moved = position >= np.broadcast_to(after, before.shape)[rows]
+        kept = blocks[offsets[rows] + counts[rows] * moved + position]
         self._arena.chunk[chain[starts[rows] + position // self._width], position % self._width] = kept
         self._length[tables] = left
         self._unlink(tables, chain, starts + self._chunk_counts(left), ends)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 
 import numpy as np
 
 from kvledger.snapshot import NOT_LOOKED_AT, OWN_CAUSE
 from kvledger.views import F64, I32, I64
-from kvledger.words import RequestClass, WaitCause
+from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger.writer import Ledger
 
 QUEUE = 0
@@ -23,6 +24,7 @@ schedule has seen NOT_LOOKED_AT: it waits for `step` since it was queued."""
 _NS_PER_SECOND = 1e9
 _NO_CAUSES: Mapping[int, WaitCause] = {}
 _CLASSES = len(RequestClass)
+_PREEMPTED = (RequestState.PREEMPTED, RequestState.SWAPPED)
 
 
 class Lane:
@@ -102,7 +104,10 @@ class WaitQueue:
         self._arrivals.clear()
 
     def put_back(self, group: I32) -> None:
-        """A preempted group: to the front of its lane, and its second wait begins. Only within a schedule."""
+        """A preempted group: to the front of its lane, and its second wait begins. Only within a schedule.
+
+        Those that were swapped out stay before those that were not: what they have saved is given back the sooner.
+        """
         assert self._since_ns == self._ledger.now_ns, "the queue was not looked at in this publication"
         leader, lane = int(group[0]), self._open_lane(group)
         self._slots.queued_ns[group] = self._ledger.now_ns
@@ -111,7 +116,16 @@ class WaitQueue:
             self._join(slot, lane)
         lane.entries[leader] = group
         lane.entries.move_to_end(leader, last=False)
+        if self._slots.state[leader] != RequestState.SWAPPED:
+            for other in self._swapped_in(lane):
+                lane.entries.move_to_end(other, last=False)
         self._count(group, 1)
+
+    def _swapped_in(self, lane: Lane) -> list[int]:
+        """The swapped ones among the preempted at the front of a lane, the last first."""
+        states = self._slots.state
+        before = takewhile(lambda leader: states[leader] in _PREEMPTED, lane.entries)
+        return [leader for leader in before if states[leader] == RequestState.SWAPPED][::-1]
 
     def _open_lane(self, group: I32) -> Lane:
         """The lane of a group that is about to join; one more entry may be on the clock."""

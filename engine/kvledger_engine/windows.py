@@ -19,7 +19,8 @@ MANY_BLOCKS = 1 << 40
 class Windows:
     """The cache groups of one pool. `slide` says whether any of them has a window.
 
-    `skipped` I32[max_requests × groups] counts the blocks at the front of each sequence that its table has no more.
+    `skipped` I32[max_requests × groups] counts the blocks of each sequence that its table has no more: those at its
+    front, behind the `sink_blocks` of the group where there are any.
     Raises `BadConfig` for groups that cannot draw on one pool.
     """
 
@@ -31,6 +32,7 @@ class Windows:
         self.slide = any(self.window_tokens)
         self.plain = self.count == 1 and not self.slide
         self.skipped: I32 = np.zeros(limits.max_requests * self.count, np.int32)
+        self.sink_blocks: I64 = np.array([group.sink_tokens // self._size for group in groups], np.int64)
         self._widths = np.array(self.window_tokens, np.int64)
         self._most_held = np.array([most_held(group, limits.max_num_batched_tokens) for group in groups])
         self._numbers = np.arange(self.count)
@@ -58,12 +60,12 @@ class Windows:
     # -- what a sequence needs ------------------------------------------------------------------------------------
 
     def outside(self, tokens: Integers) -> I64:
-        """Whole blocks before the windows of sequences with so many tokens stored, [n, groups].
+        """Whole blocks between sinks and windows of sequences with so many tokens stored, [n, groups].
 
         As `kvledger.geometry.LayerGroup.tokens_held` counts: the last window_tokens of what is stored are kept.
         """
         before = np.maximum(tokens.astype(np.int64)[:, None] - self._widths, 0) // self._size
-        return np.where(self._widths > 0, before, 0)
+        return np.where(self._widths > 0, np.maximum(before - self.sink_blocks, 0), 0)
 
     def longest_usable(self, blocks: Integers) -> int:
         """The longest prefix, in blocks, of which every group has what lies in its window; `blocks` [n, groups].
@@ -73,7 +75,9 @@ class Windows:
         count = len(blocks)
         lacking = np.where(blocks < 0, np.arange(count)[:, None], -1)
         last = np.maximum.accumulate(lacking, axis=0)
-        fits = np.all(last < self.outside(np.arange(1, count + 1) * self._size), axis=1)
+        whole_sinks = np.logical_and.accumulate((lacking < 0) | (lacking >= self.sink_blocks), axis=0)
+        outside = self.outside(np.arange(1, count + 1) * self._size)
+        fits = np.all(whole_sinks & (last < self.sink_blocks + outside), axis=1)
         fitting = np.flatnonzero(fits)
         return int(fitting[-1]) + 1 if len(fitting) else 0
 
@@ -99,11 +103,12 @@ class Windows:
 def most_held(group: Group, step_tokens: int) -> int:
     """The most blocks a sequence holds in a group with a window while a step computes `step_tokens`; 0 = any number.
 
-    They are the step's tokens and the window of the first of them. Without a window, or a bound, there is no most.
+    They are the sinks, the window of the step's first token, and the step's tokens. Without a window, or a bound, there
+    is no most.
     """
     if not (group.window_tokens and step_tokens):
         return MANY_BLOCKS
-    return -(-(group.window_tokens + step_tokens) // group.block_size_tokens) + 1
+    return -(-(group.sink_tokens + group.window_tokens + step_tokens) // group.block_size_tokens) + 1
 
 
 def most_blocks(

@@ -10,7 +10,8 @@ from kvledger.words import WaitCause
 def head_cause(scheduler: Any, output: Any, *, preempted: bool, may_throttle: bool) -> WaitCause:
     """The cause, in the order in which vLLM's own scan for waiting requests gives up.
 
-    What is left when nothing else stopped the scan is the pool: the head's allocation was refused.
+    What is left when nothing else stopped the scan is the pool, which refused the head its blocks; unless it has room
+    for the whole of it: then a part of the step's budget is used up that the output does not show, as the encoder's.
     """
     if is_paused(scheduler):
         return WaitCause.PAUSED
@@ -24,7 +25,8 @@ def head_cause(scheduler: Any, output: Any, *, preempted: bool, may_throttle: bo
         return WaitCause.BATCH_SLOTS
     if may_throttle and not getattr(scheduler, "prefill_capacity_bound", False):
         return WaitCause.TOKEN_BUDGET
-    if _does_not_fit_the_step(scheduler, scheduled):
+    head = _head(scheduler)
+    if head is not None and (_does_not_fit_the_step(scheduler, head, scheduled) or _has_room(scheduler, head)):
         return WaitCause.TOKEN_BUDGET
     return WaitCause.POOL
 
@@ -43,9 +45,37 @@ def _input_budget_left(scheduler: Any, output: Any) -> int:
     return int(config.max_num_batched_tokens) - used - drafts
 
 
-def _does_not_fit_the_step(scheduler: Any, scheduled: int) -> bool:
+def _head(scheduler: Any) -> Any:
+    """The first request that vLLM's scan did not pass over, None where there is none."""
+    deferred = getattr(scheduler, "deferred_waiting", ())
+    for queue in (getattr(scheduler, "kv_holding_waiting", None), scheduler.waiting):
+        if not queue:
+            continue
+        # To go through a queue of priorities copies it: a look at its first is enough, as a rule.
+        first = queue.peek_request()
+        if first not in deferred:
+            return first
+        if (found := next((request for request in queue if request not in deferred), None)) is not None:
+            return found
+    return None
+
+
+def _does_not_fit_the_step(scheduler: Any, head: Any, scheduled: int) -> bool:
     """Without chunked prefill a prompt waits for a step that has room for the whole of it."""
-    if getattr(scheduler.scheduler_config, "enable_chunked_prefill", True) or not scheduler.waiting:
+    if getattr(scheduler.scheduler_config, "enable_chunked_prefill", True):
         return False
-    head = scheduler.waiting.peek_request()
     return int(head.num_tokens) > int(scheduler.max_num_scheduled_tokens) - scheduled
+
+
+def _has_room(scheduler: Any, head: Any) -> bool:
+    """Whether the pool can hold the whole head and its look-ahead beside what is kept free: it did not refuse it.
+
+    What a connector reserves is not known here, so that with one it may have.
+    """
+    if getattr(scheduler, "connector", None) is not None:
+        return False
+    manager = scheduler.kv_cache_manager
+    tokens = int(head.num_tokens) + int(getattr(scheduler, "num_lookahead_tokens", 0))
+    blocks = sum(-(-tokens // int(group.block_size)) for group in manager.coordinator.single_type_managers)
+    kept = int(getattr(manager, "watermark_blocks", 0))
+    return blocks + kept <= int(manager.block_pool.free_block_queue.num_free_blocks)

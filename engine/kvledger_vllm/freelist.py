@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
@@ -19,6 +20,8 @@ class FreeList:
         self._ledger, self._words, self._list = ledger, ledger.control.data, ledger.free.list.data
         places = np.full(ledger.limits.capacity_blocks, -1, np.intp)
         count = int(ledger.control[_FREE])
+        # vLLM takes the lowest of never-used blocks first: those on top leave without another closing their gap.
+        ledger.free.list[:count] = np.sort(ledger.free.list[:count])[::-1]
         places[ledger.free.list[:count]] = np.arange(count)
         self._places = places.data
         self._changed = ledger.blocks.changed_seq.data
@@ -26,6 +29,10 @@ class FreeList:
     def has(self, block: int) -> bool:
         """Whether a block is listed."""
         return self._places[block] >= 0
+
+    def listed(self, blocks: slice) -> NDArray[np.bool_]:
+        """Whether each block of a stretch is listed."""
+        return np.asarray(self._places)[blocks] >= 0
 
     def take(self, blocks: Sequence[int]) -> list[int]:
         """Take blocks out; the entries that close the gaps are stamped first. Returns those that were not listed."""
@@ -37,9 +44,10 @@ class FreeList:
                 others.append(block)
                 continue
             left -= 1
-            last = listed[left]
-            changed[last] = seq
-            listed[place], places[last] = last, place
+            if place != left:
+                last = listed[left]
+                changed[last] = seq
+                listed[place], places[last] = last, place
             places[block] = -1
         words[_FREE] = left
         return others

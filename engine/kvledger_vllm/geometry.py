@@ -11,7 +11,7 @@ from kvledger_vllm.errors import InstrumentError
 from kvledger_vllm.settings import Settings
 
 LEAST_REQUESTS, MOST_REQUESTS = 1024, 8192
-MOST_SHARING = 32
+MOST_SHARING, SHARING_WITH_TRANSFERS = 32, 8
 _WORD = re.compile(r"(?<=[a-z])([A-Z])")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -30,6 +30,10 @@ def limits_of(scheduler: Any, settings: Settings) -> Limits:
     longest = int(scheduler.max_model_len)
     tables = sum(-(-longest // group.block_size_tokens) for group in groups)
     requests = settings.max_requests or min(max(4 * most_running, LEAST_REQUESTS), MOST_REQUESTS)
+    transfers = getattr(scheduler, "connector", None) is not None
+    if transfers:
+        # Who has ended, or does not run yet, may hold blocks for as long as a transfer takes, and needs a slot then.
+        requests = max(requests, min(capacity + 2 * most_running, MOST_REQUESTS))
     return Limits(
         engine=_NOT_IN_A_NAME.sub("-", settings.engine),
         capacity_blocks=capacity,
@@ -37,7 +41,11 @@ def limits_of(scheduler: Any, settings: Settings) -> Limits:
         model=_model_name(config),
         rank=rank_of(config),
         groups=groups,
-        max_logical_blocks=max(capacity, min(most_running * tables, MOST_SHARING * capacity)),
+        max_logical_blocks=max(
+            capacity,
+            min(most_running * tables, MOST_SHARING * capacity),
+            min(requests * tables, SHARING_WITH_TRANSFERS * capacity) if transfers else 0,
+        ),
         max_num_seqs=most_running,
         max_num_batched_tokens=int(scheduler.scheduler_config.max_num_batched_tokens),
         max_model_len_tokens=longest,

@@ -37,21 +37,22 @@ class Growth:
             blocks.owner.data, blocks.tenant.data, self._references, blocks.state.data,
         )  # fmt: skip
         self._of_slot: tuple[Any, ...] = (
-            slots.changed_seq.data, slots.serial.data, slots.tenant.data, slots.peak_blocks.data, self._length,
+            slots.changed_seq.data, slots.serial.data, slots.tenant.data, slots.peak_blocks.data,
         )  # fmt: skip
         stats = ledger.stats
         self._values, self._active_gauge = stats.values, stats.gauge("active_blocks")
 
-    def find(self, cached: Any, fresh: list[Any]) -> tuple[list[int], list[int]] | None:
-        """(slots, ledger blocks) of the tables that grew, None where the step is not of this kind. Changes nothing.
+    def find(self, cached: Any, fresh: list[Any]) -> list[tuple[int, int, int]] | None:
+        """(slot, ledger block, blocks before) of the tables that grew, None where the step is not of this kind.
 
-        `cached` is vLLM's data of the running requests it scheduled, `fresh` its blocks, in the order of allocation.
+        Changes nothing. `cached` is vLLM's data of the running requests it scheduled, `fresh` its blocks, in the order
+        of allocation.
         """
         tables, slot_of, length, references = self._vllm_tables, self._slot_of, self._length, self._references
         ids = list(compress(cached.req_ids, cached.new_block_ids))
         if tables is None or len(ids) != len(fresh):
             return None
-        slots, blocks = [], []
+        grown = []
         for request_id, block in zip(ids, fresh, strict=True):
             table, slot = tables.get(request_id), slot_of.get(request_id)
             number = block.block_id - 1
@@ -59,23 +60,22 @@ class Growth:
                 not table
                 or slot is None
                 or table[-1] is not block
-                or len(table) != length[slot] + 1
+                or len(table) - 1 != (before := length[slot])
                 or block.ref_cnt != 1
                 or references[number]
                 or block.next_free_block is not None
             ):
                 return None
-            slots.append(slot)
-            blocks.append(number)
-        return slots, blocks
+            grown.append((slot, number, before))
+        return grown
 
-    def apply(self, slots: list[int], blocks: list[int]) -> None:
+    def apply(self, grown: list[tuple[int, int, int]]) -> None:
         """Make the change that was found."""
         now, seq = self._ledger.now_ns, self._ledger.seq
         stamps, clock, since, allocated, owner, tenant, references, state = self._begun
-        slot_stamps, serial, tenant_of, peak, length = self._of_slot
+        slot_stamps, serial, tenant_of, peak = self._of_slot
         charged: dict[int, int] = {}
-        for slot, block in zip(slots, blocks, strict=True):
+        for slot, block, before in grown:
             stamps[block] = slot_stamps[slot] = seq
             clock[block] = 0.0
             since[block] = allocated[block] = now
@@ -85,10 +85,10 @@ class Growth:
             # Copied from vLLM's blocks: `find` saw it there.
             references[block] = 1
             state[block] = _ACTIVE
-            if length[slot] >= peak[slot]:
-                peak[slot] = length[slot] + 1
+            if before >= peak[slot]:
+                peak[slot] = before + 1
         for column, count in charged.items():
             self._ledger.charge_column(column, count)
-        self._mirror.take(blocks)
-        self._table.append_each(slots, blocks)
-        self._values[self._active_gauge] += len(blocks)
+        self._mirror.take([block for _, block, _ in grown])
+        self._table.append_each(grown)
+        self._values[self._active_gauge] += len(grown)

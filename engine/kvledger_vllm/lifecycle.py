@@ -99,7 +99,9 @@ class Lifecycle:
 
     def other(self) -> None:
         """An entry point ended that is no half of a step: it may have begun a pause."""
-        if self._waits.queued and is_paused(self._scheduler):
+        if self._waits and is_paused(self._scheduler):
+            # Who has just come, too: while all is paused no schedule looks at anybody.
+            self._waits.look()
             self._waits.blocked_by(WaitCause.PAUSED)
 
     def _admitted(self, output: Any) -> list[str]:

@@ -39,7 +39,7 @@ class Mirror:
 
     def __init__(self, ledger: Ledger, pool: Any) -> None:
         self._ledger, self._pool, self._blocks = ledger, pool, ledger.blocks
-        self._free, self._evictable, self.clocks = FreeList(ledger), Evictable(ledger), ShareClocks(ledger)
+        self.free, self._evictable, self.clocks = FreeList(ledger), Evictable(ledger), ShareClocks(ledger)
         stats = ledger.stats
         self._values = stats.values
         self._free_gauge, self._cached_gauge = stats.gauge("free_blocks"), stats.gauge("cached_blocks")
@@ -106,7 +106,7 @@ class Mirror:
 
     def end(self, change: Change) -> None:
         """After tables changed: counts, states, lists, charges and gauges."""
-        references, states, free, evictable = self._references, self._states, self._free, self._evictable
+        references, states, free, evictable = self._references, self._states, self.free, self._evictable
         active = 0
         leaving, freed, cached = list[int](), list[int](), list[int]()
         for block, now, state, listed in change.rows:
@@ -144,6 +144,6 @@ class Mirror:
 
     def take(self, blocks: list[int]) -> None:
         """Take blocks, stamped already, from the lists of those without a reference; with their gauges."""
-        if others := self._free.take(blocks):
+        if others := self.free.take(blocks):
             self._evictable.take(others)
         self.count()

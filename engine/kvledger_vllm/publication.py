@@ -48,7 +48,7 @@ class Publisher:
         self._delayed = Delayed()
         self._tokens = Tokens(ledger, self._requests, scheduler, self._delayed)
         self._steps = Steps(ledger, self._delayed)
-        self._scan = RollingScan(ledger, pool)
+        self._scan = RollingScan(ledger, pool, self._mirror.free)
         self._lifecycle = Lifecycle(ledger, scheduler, notes, self._requests, self._holdings, self._tokens)
         stats = ledger.stats
         self._running, self._waiting = stats.gauge("running"), stats.gauge("waiting")
@@ -135,7 +135,7 @@ class Publisher:
             found = self._growth.find(cached, fresh)
             if found is None:
                 return False
-            self._growth.apply(*found)
+            self._growth.apply(found)
         else:
             self._mirror.count()
         self._pins.sync(self._notes, {})

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from kvledger.layout import CONTROL_INDEX
+from kvledger.words import BlockState
 from kvledger.writer import Ledger
+from kvledger_vllm.freelist import FreeList
 
 # vLLM shows what is logged below its own name, and nothing else.
 logger = logging.getLogger("vllm.kvledger")
@@ -22,6 +24,7 @@ MOST_BLOCKS = 256
 _FEWEST_SHARE = 16
 _NS_PER_SECOND = 1e9
 _LOGGED = 10
+_CACHED = int(BlockState.CACHED)
 
 
 class RollingScan:
@@ -30,8 +33,8 @@ class RollingScan:
     Not before a sixteenth of the pool is due, if that is less: one stretch costs little more than one block.
     """
 
-    def __init__(self, ledger: Ledger, pool: Any) -> None:
-        self._ledger, self._blocks = ledger, pool.blocks
+    def __init__(self, ledger: Ledger, pool: Any, free: FreeList) -> None:
+        self._ledger, self._blocks, self._free = ledger, pool.blocks, free
         self._next, self._since_ns = 1, ledger.now_ns
         self._fewest = max(1, min(MOST_BLOCKS, len(pool.blocks) // _FEWEST_SHARE))
         self._rest_ns = math.ceil(self._fewest / len(pool.blocks) * ROUND_SECONDS * _NS_PER_SECOND)
@@ -40,7 +43,7 @@ class RollingScan:
         self._corrected, self._logged = CONTROL_INDEX["mirror_corrections"], 0
 
     def differing(self) -> list[Any]:
-        """Blocks of the next stretch whose reference count is not what the ledger says."""
+        """Blocks of the next stretch whose count, place, or being cached is not what the ledger says."""
         now = self._ledger.now_ns
         due = (now - self._since_ns) / _NS_PER_SECOND / ROUND_SECONDS * len(self._blocks)
         count = max(self._fewest, min(int(due), MOST_BLOCKS))
@@ -48,9 +51,21 @@ class RollingScan:
         start = self._next
         part = self._blocks[start : start + count]
         self._next = start + count if start + count < len(self._blocks) else 1
-        said = np.array([block.ref_cnt for block in part], np.int32)
-        wrong = np.flatnonzero(said != self._ledger.blocks.ref_count[start - 1 : start - 1 + len(part)])
-        return self._note([part[row] for row in wrong.tolist()]) if len(wrong) else []
+        wrong = self._wrong(part, slice(start - 1, start - 1 + len(part)))
+        return self._note([part[row] for row in wrong]) if wrong else []
+
+    def _wrong(self, part: list[Any], rows: slice) -> list[int]:
+        """Which of the ledger's `rows` differ from `part`: what `Mirror.look` would read, told apart all at once."""
+        counts = np.array([block.ref_cnt for block in part], np.int32)
+        queued = np.array([block.next_free_block is not None for block in part], bool)
+        # Of a block that is held it is of no account whether it has a hash.
+        reusable = np.array([block.ref_cnt < 1 and block.block_hash is not None for block in part], bool) & queued
+        blocks = self._ledger.blocks
+        differs = counts != blocks.ref_count[rows]
+        differs |= reusable != (blocks.state[rows] == _CACHED)
+        differs |= (queued & ~reusable) != self._free.listed(rows)
+        wrong: list[int] = np.flatnonzero(differs).tolist()
+        return wrong
 
     def _note(self, blocks: list[Any]) -> list[Any]:
         self._ledger.control[self._corrected] += len(blocks)

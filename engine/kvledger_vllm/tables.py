@@ -46,11 +46,10 @@ class BlockTables:
             left, chunk = left - self._width, int(self._arena.next[chunk])
         return blocks
 
-    def append_each(self, slots: list[int], blocks: list[int]) -> None:
-        """Lengthen the tables of distinct slots by one block each."""
+    def append_each(self, grown: list[tuple[int, int, int]]) -> None:
+        """Lengthen the tables of distinct slots by one block each: (slot, block, blocks before)."""
         lengths, last, entries, width = self.lengths, self._last_chunks, self._entries, self._width
-        for slot, block in zip(slots, blocks, strict=True):
-            length = lengths[slot]
+        for slot, block, length in grown:
             at = length % width
             if not at:
                 self._link(slot)

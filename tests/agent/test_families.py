@@ -51,6 +51,7 @@ def test_every_agent_family_is_filled() -> None:
         last_good_ns=1,
         events_lost=0,
         reads_retried=0,
+        overflows=0,
     )
     fleet = Fleet(round=1, sampled_ns=1, observations=(), sources=(source,))
 

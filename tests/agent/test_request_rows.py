@@ -12,6 +12,7 @@ from kvledger_agent.block_rows import BlockQuery, block_page, compact_blocks
 from kvledger_agent.documents import pin_rows
 from kvledger_agent.request_rows import RequestRow, request_rows
 from kvledger_engine.messages import NewRequest
+from kvledger_engine.quotafile import parse_quotas
 from tests.agent.rig import NS, EngineWatch, ToyWatch
 
 
@@ -20,7 +21,8 @@ def rows(watch: EngineWatch) -> list[RequestRow]:
 
 
 def two_sharing() -> EngineWatch:
-    watch = EngineWatch(max_num_seqs=2)
+    sharing = parse_quotas({"tenants": {f"t{number}": {"share_group": "all"} for number in range(3)}})
+    watch = EngineWatch(max_num_seqs=2, quotas=sharing)
     for number, name in enumerate(("first", "second", "third")):
         watch.loop.submit(
             NewRequest(request_id=name, prompt=[*range(8), number], max_tokens=12, tenant=f"t{number}", salt="one")

@@ -56,11 +56,13 @@ def small_limits(
     )
 
 
-def windowed_limits(windows: tuple[int, ...], **options: Any) -> Limits:
-    """As `small_limits`, with a cache group for each window in tokens; 0 = full attention."""
+def windowed_limits(windows: tuple[int, ...], sink_blocks: int = 0, **options: Any) -> Limits:
+    """As `small_limits`, with a cache group for each window in tokens, and sinks before it; 0 = full attention."""
     plain = small_limits(**options)
+    sinks = sink_blocks * plain.groups[0].block_size_tokens
     groups = tuple(
-        replace(plain.groups[0], name=f"group_{index}", window_tokens=window) for index, window in enumerate(windows)
+        replace(plain.groups[0], name=f"group_{index}", window_tokens=window, sink_tokens=sinks if window else 0)
+        for index, window in enumerate(windows)
     )
     return replace(plain, groups=groups, max_logical_blocks=400)
 

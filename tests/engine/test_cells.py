@@ -25,6 +25,15 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "a small pool": {"capacity_blocks": 20},
     "a small pool without prefix cache": {"capacity_blocks": 20, "prefix_caching": False},
     "a small pool and small chunks": {"capacity_blocks": 18, "max_num_batched_tokens": 8},
+    "a small pool and swap": {"capacity_blocks": 20, "preemption": "swap", "swap_blocks": 60},
+    "swap into a small host pool": {"capacity_blocks": 18, "preemption": "swap", "swap_blocks": 9},
+    "swap without prefix cache": {
+        "capacity_blocks": 20,
+        "prefix_caching": False,
+        "preemption": "swap",
+        "swap_blocks": 60,
+        "max_num_batched_tokens": 9,
+    },
     "one at a time": {"max_num_seqs": 3, "max_num_batched_tokens": 16},
 }
 
@@ -214,7 +223,7 @@ def test_poison_reaches_every_cell_that_nobody_may_read() -> None:
     rig.submit(request("a", 6, 8))
     rig.step(3)
     before = rig.cells.cells.copy()
-    rig.cells.poison(np.zeros(0, np.int32))
+    rig.cells.poison(np.zeros(0, np.int32), np.zeros(0, np.int32))
     table = rig.ledger.arena.chunk[int(rig.ledger.slots.first_chunk[0, 0])][:2]
     kept = np.zeros_like(before, dtype=bool)
     kept[table[0]] = True

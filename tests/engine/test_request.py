@@ -19,6 +19,10 @@ LEGAL = {
     (RequestState.RUNNING, RequestState.FINISHING),
     (RequestState.PREEMPTED, RequestState.RUNNING),
     (RequestState.PREEMPTED, RequestState.FINISHING),
+    (RequestState.RUNNING, RequestState.SWAPPED),
+    (RequestState.SWAPPED, RequestState.RUNNING),
+    (RequestState.SWAPPED, RequestState.PREEMPTED),
+    (RequestState.SWAPPED, RequestState.FINISHING),
     (RequestState.FINISHING, RequestState.FINISHED),
 }
 

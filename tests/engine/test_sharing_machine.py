@@ -106,6 +106,7 @@ class SharingMachine(RuleBasedStateMachine):
 
     quotas: ClassVar[Quotas] = QUOTAS
     watermark: ClassVar[int] = 0
+    swap_blocks: ClassVar[int] = 0
     seen: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
@@ -119,6 +120,8 @@ class SharingMachine(RuleBasedStateMachine):
             max_waiting=99,
             admission_watermark_blocks=self.watermark,
             quotas=self.quotas,
+            preemption="swap" if self.swap_blocks else "recompute",
+            swap_blocks=self.swap_blocks,
         )
         execute = self.rig.loop._execute
 
@@ -238,7 +241,13 @@ class UnreservedSharingMachine(SharingMachine):
     )
 
 
-MACHINES = (SharingMachine, WatermarkedSharingMachine, UnreservedSharingMachine)
+class SwappingSharingMachine(SharingMachine):
+    """Whoever gives way is swapped out, while there is room for it."""
+
+    swap_blocks = 14
+
+
+MACHINES = (SharingMachine, WatermarkedSharingMachine, UnreservedSharingMachine, SwappingSharingMachine)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -21,13 +21,16 @@ from tests.engine.cachekit import MAX_TOKENS, SALT, Kit, shared_memory, small_li
 SIZE, SECOND_NS = 4, 1_000_000_000
 FULL_AND_WINDOW, WINDOW_ALONE, THREE = (0, 10), (7,), (0, 5, 16)
 KINDS = (FULL_AND_WINDOW, WINDOW_ALONE, THREE, (3, 9), (0, 0, 1))
+WITH_SINKS = [(kind, 0) for kind in KINDS] + [(WINDOW_ALONE, 1), (WINDOW_ALONE, 3), ((0, 5), 2), ((3, 9), 1)]
+"""Windows of the groups, and the blocks before them that are kept all the same."""
 
 
 class Cells:
     """A kit whose compute stores, for every token and group, what the tokens up to it are."""
 
-    def __init__(self, windows: tuple[int, ...], **options: Any) -> None:
-        self.kit = Kit(memory=shared_memory(windowed_limits(windows, **options)))
+    def __init__(self, windows: tuple[int, ...], sink_blocks: int = 0, **options: Any) -> None:
+        self.kit = Kit(memory=shared_memory(windowed_limits(windows, sink_blocks, **options)))
+        self.sinks = sink_blocks
         self.windows = windows
         self.cells: dict[tuple[int, int], int] = {}
         self.live: dict[int, int] = {}
@@ -101,24 +104,27 @@ class Cells:
         return hash((group, *self.kit.tokens[slot, : position + 1].tolist()))
 
     def table(self, slot: int, group: int) -> tuple[list[int], int]:
-        """A slot's table in a group, and how many blocks of its sequence lie before it."""
+        """A slot's table in a group, and how many blocks of its sequence lie in its gap, behind the sinks."""
         groups = self.kit.kv.group_tables(np.array([slot]))
         return groups[group].blocks.tolist(), int(groups[group].skipped[0])
 
     def place(self, slot: int, group: int, position: int) -> tuple[int, int]:
         blocks, skipped = self.table(slot, group)
-        assert position // SIZE >= skipped
-        return blocks[position // SIZE - skipped], position % SIZE
+        number, sinks = position // SIZE, self.sinks if self.windows[group] else 0
+        assert number < sinks or number >= sinks + skipped
+        return blocks[number if number < sinks else number - skipped], position % SIZE
 
     def check(self) -> None:
         """Each window is there and holds what its tokens are; tables are as long as the formula; the ledger agrees."""
         self._forget_free()
         for slot, tokens in self.live.items():
             for group, window in enumerate(self.windows):
-                shape = LayerGroup(layers=1, shape=HeadShape(kv_heads=1, head_dim=2), window_tokens=window or None)
+                sinks, first = self.sinks * SIZE if window else 0, max(0, tokens - window) if window else 0
+                heads = HeadShape(kv_heads=1, head_dim=2)
+                shape = LayerGroup(layers=1, shape=heads, window_tokens=window or None, sink_tokens=sinks)
                 held = len(self.table(slot, group)[0])
                 assert held * SIZE == shape.tokens_held(tokens, SIZE)
-                for position in range(max(0, tokens - window) if window else 0, tokens):
+                for position in [*range(min(first, sinks)), *range(first, tokens)]:
                     assert self.cells[self.place(slot, group, position)] == self.content(slot, group, position)
         audit, sample = self.kit.reader.audit(), self.kit.reader.sample(now_ns=self.kit.clock.now_ns())
         assert invariants.suspects(audit) == []
@@ -142,13 +148,17 @@ MOVES = st.lists(
 )
 
 
-@pytest.mark.parametrize("windows", KINDS)
+@pytest.mark.parametrize(("windows", "sink_blocks"), WITH_SINKS)
 @given(moves=MOVES, capacity=st.integers(6, 60), caching=st.booleans())
 @settings(max_examples=25)
 def test_whatever_is_done_a_window_is_there_and_what_left_it_is_not(
-    windows: tuple[int, ...], moves: list[tuple[str, int, int, int]], capacity: int, caching: bool
+    windows: tuple[int, ...],
+    sink_blocks: int,
+    moves: list[tuple[str, int, int, int]],
+    capacity: int,
+    caching: bool,
 ) -> None:
-    cells = Cells(windows, capacity=capacity, caching=caching)
+    cells = Cells(windows, sink_blocks, capacity=capacity, caching=caching)
     for move, one, other, number in moves:
         cells.kit.clock.advance(SECOND_NS)
         if move == "admit" and one not in cells.live:
@@ -179,6 +189,28 @@ def test_a_sequence_that_outgrows_its_window_holds_no_more_of_it() -> None:
     assert int(cells.kit.slots.peak_blocks[0]) == 19
     cells.end(0)
     assert cells.kit.histogram("block_reference_lifetime", shared="false")[0] == 30
+
+
+def test_sinks_stay_while_what_lies_between_them_and_the_window_leaves() -> None:
+    cells = Cells(WINDOW_ALONE, 2, capacity=40)
+    cells.admit(0, [1] * 8)
+    sinks = cells.table(0, 0)[0]
+    for end in range(9, 60):
+        assert cells.step({0: end})
+        cells.check()
+    blocks, gap = cells.table(0, 0)
+    assert (blocks[:2], len(blocks), gap) == (sinks, 4, 11)
+    cells.end(0)
+
+
+def test_a_prefix_whose_sinks_and_window_are_cached_is_shared() -> None:
+    cells = Cells(WINDOW_ALONE, 2, capacity=40)
+    prompt = [1] * 30
+    cells.admit(0, prompt)
+    cells.end(0)
+    assert cells.admit(1, [*prompt, 2]) == 28
+    assert (len(cells.table(1, 0)[0]), cells.table(1, 0)[1]) == (5, 3)
+    cells.check()
 
 
 def test_block_seconds_of_what_left_a_window_are_the_requests_own() -> None:
@@ -235,15 +267,19 @@ def test_groups_that_cannot_draw_on_one_pool_are_refused() -> None:
 
 
 @given(
-    windows=st.sampled_from(KINDS),
+    kind=st.sampled_from(WITH_SINKS),
     tokens=st.integers(1, 300),
     steps=st.lists(st.integers(1, 40), min_size=1),
 )
-def test_no_sequence_ever_holds_more_than_the_most(windows: tuple[int, ...], tokens: int, steps: list[int]) -> None:
-    groups = windowed_limits(windows).groups
+def test_no_sequence_ever_holds_more_than_the_most(
+    kind: tuple[tuple[int, ...], int], tokens: int, steps: list[int]
+) -> None:
+    windows, sinks = kind
+    groups = windowed_limits(windows, sinks).groups
     most, computed, at = most_blocks(groups, tokens, max(steps)), 0, 0
     while computed < tokens:
         end = min(tokens, computed + steps[at % len(steps)])
-        held = sum(-(-end // SIZE) - (max(0, computed - window) // SIZE if window else 0) for window in windows)
+        gaps = [max(0, max(0, computed - window) // SIZE - sinks) if window else 0 for window in windows]
+        held = sum(-(-end // SIZE) - gap for gap in gaps)
         assert held <= most
         computed, at = end, at + 1

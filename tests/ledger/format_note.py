@@ -11,7 +11,18 @@ import numpy as np
 
 from kvledger import words
 from kvledger.clock import VirtualClock
-from kvledger.layout import CONTROL_WORDS, CRC_OFFSET, EVENT, HEADER, PEAK, SUMMARY, bare_sections, plan_layout
+from kvledger.layout import (
+    CONTROL_WORDS,
+    CRC_OFFSET,
+    EVENT,
+    HEADER,
+    PEAK,
+    PREFIX_ACCOUNT,
+    PREFIX_ACCOUNTS,
+    SUMMARY,
+    bare_sections,
+    plan_layout,
+)
 from kvledger.limits import Group, Limits
 from kvledger.stats import GAUGES
 from kvledger.writer import Ledger
@@ -71,6 +82,7 @@ def sections() -> str:
     names |= {name: getattr(limits, name) for name in sorted(derived)}
     size = plan_layout(limits).stats.size
     names |= {"groups": 3, "causes": 10, "words": 64, "buffers": 2, "stats.size": size}
+    names["prefixes + 1"] = PREFIX_ACCOUNTS + 1
     names["1"] = 1
     by_number = {number: name for name, number in names.items()}
     assert len(by_number) == len(names), "two sizes are equal: choose other limits"
@@ -90,9 +102,10 @@ def sections() -> str:
 
 
 def records() -> str:
-    """The records of the three rings."""
+    """The records of the three rings, and those of prefixes."""
+    kinds = {"ring.events": EVENT, "ring.summaries": SUMMARY, "ring.peaks": PEAK, "prefix.accounts": PREFIX_ACCOUNT}
     tables = []
-    for name, dtype in (("ring.events", EVENT), ("ring.summaries", SUMMARY), ("ring.peaks", PEAK)):
+    for name, dtype in kinds.items():
         assert dtype.fields is not None
         rows = (
             (

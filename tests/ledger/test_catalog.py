@@ -40,7 +40,7 @@ EXPECTED = frozenset(
     engine_up engine_closed engine_heartbeat_age_seconds engine_idle engine_steps_total engine_restarts_total
     build_info capability
     agent_source_success agent_source_duration_seconds agent_source_age_seconds agent_events_lost_total
-    agent_reads_retried_total agent_cpu_seconds_total agent_memory_bytes
+    agent_reads_retried_total agent_ledger_overflows_total agent_cpu_seconds_total agent_memory_bytes
     agent_otlp_exports_total agent_otlp_failures_total
     """,
     )
@@ -94,6 +94,7 @@ OWN_LABELS = {
     "agent_source_age_seconds": ("source",),
     "agent_events_lost_total": ("source",),
     "agent_reads_retried_total": ("source",),
+    "agent_ledger_overflows_total": ("source",),
 }
 
 

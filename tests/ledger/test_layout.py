@@ -16,7 +16,20 @@ from kvledger.head import read_head
 from kvledger.layout import ALIGN_BYTES, CONTROL_INDEX, CONTROL_SIZE, HEADER_BYTES, SUMMARY, plan_layout
 from kvledger.limits import Group, Limits
 from kvledger.source import MemorySource
-from kvledger.views import Arena, Blocks, Evict, Free, Index, Instrument, Pins, Rings, Slots, Tenants, section_names
+from kvledger.views import (
+    Arena,
+    Blocks,
+    Evict,
+    Free,
+    Index,
+    Instrument,
+    Pins,
+    Prefixes,
+    Rings,
+    Slots,
+    Tenants,
+    section_names,
+)
 from kvledger.words import WaitCause
 from kvledger.writer import Ledger
 from tests.ledger.toy import toy_limits
@@ -69,7 +82,7 @@ def test_a_file_describes_itself_completely(limits: Limits) -> None:
 def test_every_section_has_a_view_and_every_view_a_section() -> None:
     seen = {
         name
-        for view in (Blocks, Free, Index, Evict, Arena, Pins, Tenants, Slots, Rings, Instrument)
+        for view in (Blocks, Free, Index, Evict, Arena, Pins, Tenants, Slots, Rings, Instrument, Prefixes)
         for name in section_names(view)
     }
     assert seen | {"control", "stats"} == set(plan_layout(toy_limits()).sections)

@@ -14,7 +14,7 @@ FIRST_TOKEN = 3
 class BareScheduler:
     """One scheduler of vLLM's over a pool of `blocks` blocks, null block included. `asynchronous` runs a step ahead.
 
-    With a `window` there is a second cache group, of sliding-window layers.
+    With a `window` there is a second cache group, of sliding-window layers. `rank` is that among data-parallel peers.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class BareScheduler:
         max_num_batched_tokens: int = 256,
         seed: int = 0,
         window: int = 0,
+        rank: int = 0,
         **arguments: Any,
     ) -> None:
         import torch
@@ -55,6 +56,7 @@ class BareScheduler:
             **arguments,
         ).create_engine_config()
         config.cache_config.num_gpu_blocks = blocks
+        config.parallel_config.data_parallel_rank = config.parallel_config.data_parallel_index = rank
         shape: dict[str, Any] = {
             "block_size": block_size, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32
         }  # fmt: skip
@@ -73,19 +75,37 @@ class BareScheduler:
         )
         self.control_ns = 0
         """Processor time that vLLM's schedule and update_from_output have taken, with whatever is hooked into them."""
+        self._drafts = int(config.num_speculative_tokens)
         self._ahead = 2 if asynchronous else 1
         self._in_flight: deque[Any] = deque()
+        self.transferred: Any = None
+        """vLLM's `KVConnectorOutput` that comes with the next model output."""
 
-    def add(self, request_id: str, prompt: list[int], *, max_tokens: int = 16, **fields: Any) -> None:
-        """A request arrives."""
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        *,
+        max_tokens: int = 16,
+        stop: tuple[int, ...] = (),
+        pattern: str = "",
+        **fields: Any,
+    ) -> None:
+        """A request arrives. `stop` are tokens that end it; with a `pattern` it waits for a grammar nobody makes."""
         from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
         from vllm.v1.request import Request
 
         self.scheduler.add_request(
             Request(
                 request_id=request_id,
                 prompt_token_ids=prompt,
-                sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+                sampling_params=SamplingParams(
+                    max_tokens=max_tokens,
+                    ignore_eos=not stop,
+                    stop_token_ids=list(stop) or None,
+                    structured_outputs=StructuredOutputsParams(regex=pattern) if pattern else None,
+                ),
                 pooling_params=None,
                 block_hasher=self._hasher,
                 **fields,
@@ -114,6 +134,7 @@ class BareScheduler:
         began = thread_time_ns()
         self.scheduler.update_from_output(output, computed)
         self.control_ns += thread_time_ns() - began
+        self._draft()
 
     def full(self) -> bool:
         """Whether as many steps are in flight as may be."""
@@ -130,14 +151,35 @@ class BareScheduler:
         while self._in_flight:
             self.update()
 
+    def _draft(self) -> None:
+        """With speculative decoding: guesses for the next step, of some requests some."""
+        if not self._drafts:
+            return
+        from vllm.v1.outputs import DraftTokenIds
+
+        names = [request.request_id for request in self.scheduler.running]
+        guesses = [self._tokens(self.random.randrange(self._drafts + 1)) for _ in names]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, guesses))
+
+    def _tokens(self, number: int) -> list[int]:
+        return [self.random.randrange(FIRST_TOKEN, 512) for _ in range(number)]
+
     def _computed(self, output: Any, sampling: set[str]) -> Any:
         from vllm.v1.outputs import ModelRunnerOutput
 
         ids = list(output.num_scheduled_tokens)
+        transferred, self.transferred = self.transferred, None
         return ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
             sampled_token_ids=[
-                [self.random.randrange(FIRST_TOKEN, 512)] if request_id in sampling else [] for request_id in ids
+                self._tokens(1 + self._accepted(output, request_id)) if request_id in sampling else []
+                for request_id in ids
             ],
+            kv_connector_output=transferred,
         )
+
+    def _accepted(self, output: Any, request_id: str) -> int:
+        """How many of a request's guesses turn out right."""
+        guesses = output.scheduled_spec_decode_tokens.get(request_id, ())
+        return self.random.randrange(len(guesses) + 1) if guesses else 0

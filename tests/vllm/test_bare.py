@@ -3,111 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvledger.invariants import counts, suspects
-from kvledger.reader import Reader
-from kvledger.source import MemorySource
+from kvledger.status import ReadStatus, frozen_after_seconds, status_of
 from kvledger.words import WaitCause
 from kvledger_agent.ledger_source import LedgerSource
-from kvledger_vllm.attach import Instrument, attach
-from kvledger_vllm.settings import Settings
-from tests.vllm.bare import BareScheduler
+from tests.vllm.mirrored import Mirrored, Work, mirrored, six_requests
+from tests.vllm.tally import Tally
 from tests.vllm.truth import differences, ledger_counts, truth_of
-
-_engines = count()
-Words = list[int]
-
-
-class Mirrored:
-    """A bare scheduler, its instrument, and a reader of its ledger."""
-
-    def __init__(self, bare: BareScheduler, instrument: Instrument) -> None:
-        assert instrument.ledger is not None, instrument.switch.why
-        self.bare, self.scheduler, self.instrument = bare, bare.scheduler, instrument
-        self.pool = self.scheduler.kv_cache_manager.block_pool
-        self.tables = self.scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
-        self.reader = Reader.over(MemorySource(instrument.ledger.image))
-
-    def check(self, what: str) -> None:
-        """The ledger says what vLLM says, and nothing of it is suspect."""
-        assert self.instrument.switch.on, (what, self.instrument.switch.why)
-        assert differences(truth_of(self.scheduler), ledger_counts(self.reader)) == {}, what
-        audit = self.reader.audit()
-        assert (suspects(audit), counts(self.reader.sample(), audit), [*audit.damage]) == ([], {}, []), what
-
-    def named(self) -> set[tuple[str, int, int]]:
-        """What the ledger finds wrong: (kind, vLLM's block, by how many)."""
-        return {(found.kind.word, found.block + 1, found.excess) for found in suspects(self.reader.audit())}
-
-    def causes(self) -> set[int]:
-        """What requests wait for now."""
-        return {cause for cause in self.reader.sample().wait_causes().tolist() if cause >= 0}
-
-    def corrections(self) -> int:
-        """Blocks that changed by no way that is watched."""
-        return self.reader.sample().control["mirror_corrections"]
-
-
-@contextmanager
-def mirrored(model: Path, directory: Path, *, blocks: int, seed: int, **options: Any) -> Iterator[Mirrored]:
-    bare = BareScheduler(model, blocks=blocks, seed=seed, **options)
-    instrument = attach(bare.scheduler, Settings(directory=directory, engine=f"bare-{next(_engines)}"))
-    try:
-        yield Mirrored(bare, instrument)
-    finally:
-        if instrument.ledger is not None:
-            instrument.ledger.close()
-
-
-class Work:
-    """Random calls of a scheduler, checked after each."""
-
-    def __init__(self, mirror: Mirrored, seed: int) -> None:
-        self.mirror, self.bare, self.random = mirror, mirror.bare, random.Random(seed)
-        self.prefixes = [self.words(200) for _ in range(3)]
-        self.ids = count()
-
-    def words(self, number: int) -> Words:
-        return [self.random.randrange(3, 512) for _ in range(number)]
-
-    def call(self) -> str:
-        """Make one call; its name."""
-        drawn, requests = self.random.random(), self.bare.scheduler.requests
-        if drawn < 0.3 and len(requests) < 40:
-            return self.arrive()
-        if drawn < 0.36 and requests:
-            self.bare.abort(self.random.choice(list(requests)))
-            return "abort"
-        if drawn < 0.37:
-            self.bare.scheduler.reset_prefix_cache()
-            return "reset"
-        if drawn < 0.375:
-            self.bare.drain()
-            self.bare.scheduler.reset_prefix_cache(reset_running_requests=True)
-            return "reset with the running"
-        self.bare.schedule()
-        self.mirror.check("schedule")
-        if self.bare.full():
-            self.bare.update()
-        return "update"
-
-    def arrive(self) -> str:
-        prompt = self.random.choice(self.prefixes)[: self.random.randrange(1, 200)]
-        salt = {"cache_salt": "salt"} if self.random.random() < 0.2 else {}
-        self.bare.add(
-            f"cmpl-{next(self.ids):032d}-0-abcdef12",
-            prompt + self.words(self.random.randrange(1, 60)),
-            max_tokens=self.random.randrange(1, 120),
-            **salt,
-        )
-        return "arrival"
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
@@ -192,6 +99,55 @@ def test_sliding_window_layers_are_a_group_that_gives_blocks_back_while_its_requ
         assert mirror.corrections() == 0
 
 
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_a_request_whose_early_blocks_left_the_window_keeps_its_computed_tokens(
+    tiny_model: Path, ledger_directory: Path, asynchronous: bool
+) -> None:
+    """Its table begins anew in the ledger when the window moves: what it has computed is not lost with it."""
+    with mirrored(tiny_model, ledger_directory, blocks=101, seed=17, asynchronous=asynchronous, window=64) as mirror:
+        for number in range(3):
+            mirror.bare.add(f"r{number}", [5 + number] * 40, max_tokens=150)
+        left = 0
+        before: dict[int, int] = {}
+        for number in range(140):
+            mirror.bare.step()
+            mirror.check(f"step {number}")  # computed tokens of running requests among all else
+            seen = ledger_counts(mirror.reader)
+            assert all(seen["computed"][name] >= tokens for name, tokens in before.items() if name in seen["computed"])
+            before = seen["computed"]
+            left = max(left, sum(len(full) - len(windowed) for full, windowed in seen["tables"].values()))
+        assert left > 3, "no block left the window"
+
+
+def test_one_beginning_that_all_share_is_held_by_all_and_every_second_of_it_split(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=201, seed=18, max_num_seqs=64) as mirror:
+        tally = Tally(mirror)
+        beginning = [5 + number % 400 for number in range(320)]
+        mirror.bare.add("first", [*beginning, 3], max_tokens=200)
+        for _ in range(4):
+            mirror.bare.step()
+        for number in range(60):
+            mirror.bare.add(f"r{number}", [*beginning, 7 + number], max_tokens=20 + number)
+        for number in range(30):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+            audit = mirror.reader.audit()
+            most = int(audit.column("ref_count").max())
+            if number == 10:
+                assert most == 61
+        assert int((audit.column("ref_count") > 40).sum()) == 20
+        logical, active = ledger_counts(mirror.reader)["logical"], ledger_counts(mirror.reader)["active"]
+        assert logical > 8 * active
+        mirror.bare.drain()
+        mirror.bare.abort(*mirror.scheduler.requests)
+        mirror.check("all aborted")
+        records = mirror.reader.summaries(0).records
+        seconds = dict(zip(records["id_hash"].tolist(), records["block_seconds"].tolist(), strict=True))
+        assert seconds == pytest.approx(dict(tally.block_seconds), rel=1e-6, abs=1e-9)
+
+
 def test_a_request_that_the_whole_pool_cannot_hold_is_counted_as_one_that_never_fits(
     tiny_model: Path, ledger_directory: Path
 ) -> None:
@@ -243,9 +199,77 @@ def test_the_head_waits_for_a_seat_for_the_steps_tokens_or_after_a_preemption_an
         assert 0 < (stats.counter("recomputed_tokens_total") or 0) <= lost + hit
 
 
+def test_a_head_that_the_pool_has_room_for_waits_for_a_budget_that_the_steps_tokens_do_not_show(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    """As with images, whose encoder computes and keeps only so much a step: vLLM's own way out of its scan."""
+    with mirrored(tiny_model, ledger_directory, blocks=65, seed=14, asynchronous=False) as mirror:
+        scheduler = mirror.scheduler
+        scheduler._try_schedule_encoder_inputs = lambda request, computed, new, budget, **_: ([], 0, budget, [], [])
+        mirror.bare.add("image", [5] * 200, max_tokens=4)
+        scheduler.requests["image"].mm_features = [object()]
+        mirror.bare.add("text", [6] * 20, max_tokens=4)
+        for number in range(3):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+            assert mirror.causes() == {WaitCause.TOKEN_BUDGET}
+        assert mirror.reader.sample().stats.counter("allocation_failures_total") == 0
+        scheduler.requests["image"].mm_features = []
+        mirror.bare.step()
+        mirror.check("admitted")
+        assert not mirror.causes()
+
+
+def test_who_stands_behind_a_deferred_request_waits_for_what_stops_the_scan(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=33, seed=15, asynchronous=False) as mirror:
+        mirror.bare.add("first", [5] * 300, max_tokens=90)
+        mirror.bare.step()
+        mirror.bare.add("grammar", [7] * 20, max_tokens=4, pattern="t5( t6)*")
+        mirror.bare.add("second", [6] * 400, max_tokens=4)
+        for number in range(4):
+            mirror.bare.step()
+            mirror.check(f"step {number}")
+        assert mirror.causes() == {WaitCause.DEFERRED, WaitCause.POOL}
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_a_full_pause_is_idle_for_as_long_as_it_lasts_and_not_frozen(
+    tiny_model: Path, ledger_directory: Path, asynchronous: bool
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=16, asynchronous=asynchronous) as mirror:
+        six_requests(mirror, 16)
+        mirror.bare.add("late", [9] * 40, max_tokens=4)
+        states = type(mirror.scheduler.pause_state)
+        mirror.scheduler.set_pause_state(states.PAUSED_ALL)
+        mirror.bare.drain()
+        mirror.check("paused")
+        assert not mirror.scheduler.has_requests()
+        sample = mirror.reader.sample()
+        assert (sample.stats.whole("running"), sample.stats.whole("waiting")) == (6, 1)
+        assert mirror.causes() == {WaitCause.PAUSED}
+        # vLLM runs no step now, for hours maybe: that no heartbeat comes says nothing.
+        idle = LedgerSource(mirror.reader).look().liveness.idle
+        assert (idle, sample.control["idle_since_ns"] > 0) == (True, True)
+        after_an_hour = status_of(
+            abandoned=False,
+            closed=False,
+            locked=True,
+            idle=bool(idle),
+            heartbeat_age_seconds=3600.0,
+            frozen_after_seconds=frozen_after_seconds(sample.stats),
+        )
+        assert after_an_hour is ReadStatus.IDLE
+        mirror.scheduler.set_pause_state(states.UNPAUSED)
+        mirror.bare.step()
+        mirror.check("resumed")
+        assert (mirror.causes(), mirror.reader.sample().control["idle_since_ns"]) == (set(), 0)
+
+
 def test_a_pause_is_the_cause_of_every_wait_until_it_is_over(tiny_model: Path, ledger_directory: Path) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=8) as mirror:
-        _six_requests(mirror, 8)
+        six_requests(mirror, 8)
         paused = type(mirror.scheduler._pause_state).PAUSED_NEW
         resumed = mirror.scheduler._pause_state
         mirror.scheduler.set_pause_state(paused)
@@ -327,7 +351,7 @@ def test_a_defect_of_the_engines_own_is_named_block_for_block(
     seed: int,
 ) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=seed) as mirror:
-        _six_requests(mirror, seed)
+        six_requests(mirror, seed)
         mirror.check("before")
         assert mirror.named() == set()
         wrong = defect(mirror)
@@ -335,27 +359,73 @@ def test_a_defect_of_the_engines_own_is_named_block_for_block(
         assert mirror.corrections() == 0
 
 
-def test_a_count_that_changes_by_no_way_that_is_watched_is_found_by_the_scan(
-    tiny_model: Path, ledger_directory: Path
+def miscounted(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A reference appears that nobody has."""
+    block = mirror.tables["r1"][-1]
+    block.ref_cnt += 2
+    return {("excess_reference", block.block_id, 2)}
+
+
+def forgotten(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A block that waits for its next use is no longer found by its content."""
+    _cached(mirror).reset_hash()
+    return set()
+
+
+def remembered(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A free block is found by a content."""
+    free = mirror.pool.blocks[mirror.pool.num_gpu_blocks - 1]
+    assert (free.ref_cnt, free.block_hash) == (0, None)
+    free._block_hash = _cached(mirror).block_hash
+    return set()
+
+
+def dropped(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A free block leaves the free queue, and nobody has it."""
+    free = mirror.pool.blocks[mirror.pool.num_gpu_blocks - 1]
+    mirror.pool.free_block_queue.remove(free)
+    return {("lost_block", free.block_id, 1)}
+
+
+def queued_too(mirror: Mirrored) -> set[tuple[str, int, int]]:
+    """A block that is in use is in the free queue, too."""
+    block = mirror.tables["r1"][-1]
+    mirror.pool.free_block_queue.append(block)
+    return {("double_listed", block.block_id, 1)}
+
+
+def _cached(mirror: Mirrored) -> Any:
+    mirror.bare.abort("r5")
+    return next(b for b in mirror.pool.blocks[1:] if not b.ref_cnt and b.block_hash is not None)
+
+
+@pytest.mark.parametrize("change", [miscounted, forgotten, remembered, dropped, queued_too])
+def test_what_changes_by_no_way_that_is_watched_is_found_by_the_scan_and_named_if_it_is_wrong(
+    tiny_model: Path, ledger_directory: Path, change: Callable[[Mirrored], set[tuple[str, int, int]]]
 ) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=4) as mirror:
-        _six_requests(mirror, 4)
+        six_requests(mirror, 4)
         mirror.check("before")
-        block = mirror.tables["r1"][-1]
-        block.ref_cnt += 2
+        wrong = change(mirror)
+        assert (mirror.named(), mirror.corrections()) == (set(), 0)
+        publisher = mirror.instrument.publisher
+        assert publisher is not None
+        for _ in range(17):  # of stretches of a sixteenth of the pool each
+            publisher._scan.due_ns = 0
+            mirror.scheduler.set_pause_state(mirror.scheduler._pause_state)
+        assert (mirror.named(), mirror.corrections()) == (wrong, 1)
+        # vLLM's own count of its queue goes with the queue, right or wrong.
+        differing = differences(truth_of(mirror.scheduler), ledger_counts(mirror.reader)).keys()
+        assert differing == ({"free"} if change in (dropped, queued_too) else set())
+
+
+def test_the_scan_comes_round_by_itself_within_its_time(tiny_model: Path, ledger_directory: Path) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=4) as mirror:
+        six_requests(mirror, 4)
+        wrong = miscounted(mirror)
         assert mirror.instrument.ledger is not None
         clock = mirror.instrument.ledger.clock
         until = clock.now_ns() + 25_000_000_000
         while not mirror.corrections() and clock.now_ns() < until:
             mirror.scheduler.set_pause_state(mirror.scheduler._pause_state)
-        assert (mirror.named(), mirror.corrections()) == ({("excess_reference", block.block_id, 2)}, 1)
-
-
-def _six_requests(mirror: Mirrored, seed: int) -> None:
-    drawn = random.Random(seed)
-    shared = [drawn.randrange(3, 512) for _ in range(120)]
-    for number in range(6):
-        mirror.bare.add(f"r{number}", shared + [drawn.randrange(3, 512) for _ in range(30)], max_tokens=200)
-    for _ in range(12):
-        mirror.bare.step()
-    mirror.bare.drain()
+        assert (mirror.named(), mirror.corrections()) == (wrong, 1)

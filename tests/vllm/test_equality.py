@@ -34,9 +34,18 @@ ABORTED = ("waiting", "prefilling", "decoding", "just finished")
 class Points(threading.Thread):
     """Answers the hook: holds the engine at random publications, compares, lets it go on."""
 
-    def __init__(self, conductor: Conductor, agent: Agent, wanted: int) -> None:
+    def __init__(
+        self,
+        conductor: Conductor,
+        agent: Agent,
+        wanted: int,
+        *,
+        states: tuple[str, ...] = STATES,
+        aborted: tuple[str, ...] = ABORTED,
+    ) -> None:
         super().__init__(name="points", daemon=True)
         self._conductor, self._agent, self._wanted = conductor, agent, wanted
+        self._states, self._aborted = states, aborted
         self._source = random.Random(SEED)
         self.states: Counter[str] = Counter()
         self.points = 0
@@ -64,7 +73,7 @@ class Points(threading.Thread):
         self.points += 1
         self._note(truth)
         self.abort_states = truth["abort_states"]
-        complete = all(self.states[state] for state in STATES) and all(map(self.abort_states.get, ABORTED))
+        complete = all(map(self.states.get, self._states)) and all(map(self.abort_states.get, self._aborted))
         if (self.points >= self._wanted and complete) or len(self.wrong) > 20:
             self.enough.set()
         # What vLLM does with a connector only, half of the time: frees deferred to a step's end, and blocks kept on.

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from kvledger_vllm.capabilities import OPTIONAL
+from tests.vllm.older import CALLS, HOOKED
 from tests.vllm.versions import BEGIN, END, OLDER, Version, get, table, version_of
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "vllm.md"
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "vllm.md"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +45,38 @@ def test_the_installed_version_has_everything(installed: Path) -> None:
 def test_two_older_versions_have_what_the_plugin_cannot_do_without(older: list[Version]) -> None:
     assert [version.number for version in older] == list(OLDER)
     assert [version.missing for version in older] == [(), ()]
+
+
+@pytest.mark.parametrize("number", OLDER)
+def test_an_older_versions_own_scheduler_is_mirrored_block_for_block(
+    number: str, tiny_model: Path, ledger_directory: Path, tmp_path: Path
+) -> None:
+    """Its sources before the installed ones', with the packages that those require: every hooked module is imported,
+    and its scheduler does random work. Its compiled parts are not there, and no model runs."""
+    try:
+        (wheel,) = get((number,))
+    except subprocess.CalledProcessError:
+        pytest.skip(f"no package index from which {number} can be fetched")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(
+            tmp_path, [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
+        )
+    paths = [tmp_path, ROOT / "engine", ROOT / "agent", ROOT]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.vllm.older", str(tiny_model), str(ledger_directory)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "VLLM_TARGET_DEVICE": "cpu"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["version"].startswith(number)
+    assert {Path(file).is_relative_to(tmp_path) for file in said["files"].values()} == {True}
+    assert set(said["files"]) == set(HOOKED)
+    assert (said["calls"], said["corrections"]) == (CALLS, 0)
+    assert min(said["generated"], said["preemptions"]) > 0
 
 
 def test_the_documented_table_is_the_one_that_the_sources_say(older: list[Version], installed: Path) -> None:

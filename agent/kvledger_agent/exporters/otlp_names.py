@@ -43,6 +43,7 @@ _COUNTED: Mapping[str, str] = {
     "findings": "{finding}",
     "agent_events_lost_total": "{record}",
     "agent_reads_retried_total": "{read}",
+    "agent_ledger_overflows_total": "{record}",
     "agent_otlp_exports_total": "{export}",
     "agent_otlp_failures_total": "{export}",
 }

@@ -122,6 +122,7 @@ _SOURCE: Mapping[str, Callable[[SourceHealth, int], float | None]] = {
     "agent_source_age_seconds": _age,
     "agent_events_lost_total": lambda s, now_ns: s.events_lost,
     "agent_reads_retried_total": lambda s, now_ns: s.reads_retried,
+    "agent_ledger_overflows_total": lambda s, now_ns: s.overflows,
 }
 
 _PROCESS: Mapping[str, Callable[[], tuple[Labels, float]]] = {

@@ -77,10 +77,12 @@ def observation_of(
 
 
 def is_idle(reading: EngineReading) -> bool | None:
-    """Whether nothing runs, waits or moves; None where the page does not tell."""
+    """Whether nothing runs, waits or moves; None where the page does not tell, or tells a part of what moves."""
     if reading.running is None or reading.waiting is None:
         return None
-    return not (reading.running or reading.waiting or reading.elsewhere or reading.transfers)
+    if reading.running or reading.waiting or reading.elsewhere or reading.transfers:
+        return False
+    return None if reading.unsure & {"elsewhere", "transfers"} else True
 
 
 def _pool(reading: EngineReading) -> PoolView | None:
@@ -121,19 +123,21 @@ def _counters(reading: EngineReading, profile: EngineProfile) -> dict[str, Serie
     if reading.preemptions_total is not None:
         counters["preemptions_total"] = {(PreemptionMode.RECOMPUTE.word,): reading.preemptions_total}
     if reading.finished_total is not None:
-        ended = _in_words(reading.finished_total, profile.words_of("finished_total"))
+        ended = _in_words(reading.finished_total, profile, "finished_total")
         counters["requests_total"] = {(word, TENANT): value for word, value in ended.items()}
     if reading.rejections_total is not None:
-        refused = _in_words(reading.rejections_total, profile.words_of("rejections_total"))
+        refused = _in_words(reading.rejections_total, profile, "rejections_total")
         counters["rejections_total"] = {(word,): value for word, value in refused.items()}
     return {name: series for name, series in counters.items() if series}
 
 
-def _in_words(counts: Mapping[str, float], words: Mapping[str, str]) -> dict[str, float]:
-    """Counts by the project's words; what has none is left out."""
+def _in_words(counts: Mapping[str, float], profile: EngineProfile, signal: str) -> dict[str, float]:
+    """Counts by the project's words; what has none is left out, and so is a sum of which a part is gone."""
+    words = profile.words_of(signal)
+    partial = {words[own] for own in profile.always_of(signal) if own not in counts}
     sums: dict[str, float] = {}
     for own, value in counts.items():
-        if own in words:
+        if own in words and words[own] not in partial:
             sums[words[own]] = sums.get(words[own], 0.0) + value
     return sums
 

@@ -47,7 +47,8 @@ class FamilySpec:
     The value is multiplied by `scale`, and `offset` added. A signal in blocks whose `unit` is tokens is divided by the
     block size. `required`: a page of a version that should have the family and lacks it is incomplete. `only` keeps
     the series whose labels have these values, `words` maps the engine's words in `label` to the project's; a reading
-    keeps the engine's. `ranked`: whether the family has the rank label where others do.
+    keeps the engine's. `always` are words that the family has from the start: one that is gone makes what it is a part
+    of unknown. `ranked`: whether the family has the rank label where others do.
     """
 
     signal: str
@@ -63,6 +64,7 @@ class FamilySpec:
     ranked: bool = True
     only: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    always: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,10 @@ class EngineProfile:
     def words_of(self, signal: str) -> Mapping[str, str]:
         """The project's words for an engine's in one signal; empty where it has none."""
         return next((spec.words for spec in self.families if spec.signal == signal), {})
+
+    def always_of(self, signal: str) -> tuple[str, ...]:
+        """An engine's words that one signal has from the start."""
+        return next((spec.always for spec in self.families if spec.signal == signal), ())
 
     def covers(self, name: NameSince, version: str | None) -> bool:
         """Whether a page of that version range may have the name; of an unknown one, only names that are still in use.

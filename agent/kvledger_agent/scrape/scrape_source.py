@@ -22,6 +22,7 @@ from kvledger_agent.scrape.fetch import MAX_EXTRA_BYTES, TIMEOUT_SECONDS, Answer
 from kvledger_agent.scrape.judgement import scraped_verdict
 from kvledger_agent.scrape.observe import observation_of
 from kvledger_agent.scrape.page import Page, parse_page
+from kvledger_agent.scrape.profile import EngineProfile
 from kvledger_agent.scrape.reading import EngineReading, read
 from kvledger_agent.scrape.symptoms import SymptomTracker
 
@@ -30,7 +31,9 @@ logger = logging.getLogger(__name__)
 LAST_GOOD_SECONDS = 30.0
 """How long a page is shown after the endpoint has stopped to answer; longer, and it would pass for the present."""
 RETRY_DOCUMENT_SECONDS = 60.0
-INTERNAL_ERROR = "internal_error"
+FORGOTTEN_SECONDS = 600.0
+"""How long a rank that is no more on the page may come back and find what was known of it."""
+INTERNAL_ERROR, RANK_GONE = "internal_error", "rank_gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,18 @@ class Scraper:
         return found
 
 
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    """What was last seen of one rank, when, and in which scrape."""
+
+    tracker: SymptomTracker
+    profile: EngineProfile
+    reading: EngineReading
+    findings: tuple[Finding, ...] = ()
+    seen_ns: int = 0
+    seq: int = 0
+
+
 class ScrapeSource:
     """One endpoint over time. `look` is one scrape; it never raises."""
 
@@ -114,9 +129,8 @@ class ScrapeSource:
         self.endpoint = endpoint
         self._scraper = Scraper(endpoint, timeout_seconds=timeout_seconds)
         self._clock = clock or time.monotonic_ns
-        self._trackers: dict[tuple[str, int], SymptomTracker] = {}
+        self._ranks: dict[tuple[str, int], _Rank] = {}
         self._seq = 0
-        self._good: tuple[Scraped, dict[int, tuple[Finding, ...]]] | None = None
         self._good_ns: int | None = None
         self._error: str | None = None
 
@@ -125,7 +139,9 @@ class ScrapeSource:
         began_ns = self._clock()
         word, error = None, None
         try:
-            self._take(self._scraper.scrape())
+            scraped = self._scraper.scrape()
+            self._good_ns = self._clock()
+            self._take(scraped, self._good_ns)
         except ScrapeFailed as failed:
             word, error = failed.word, str(failed)
         except Exception as failed:
@@ -133,67 +149,78 @@ class ScrapeSource:
             logger.exception("source=%s status=%s", self.endpoint.name, INTERNAL_ERROR)
             word, error = INTERNAL_ERROR, f"{type(failed).__name__}: {failed}"
         ended_ns = self._clock()
-        if error is None:
-            self._good_ns = ended_ns
         if error is not None and error != self._error:
             logger.warning("source=%s status=%s error=%s", self.endpoint.name, word, error)
         self._error = error
         return self._seen(word, error, (ended_ns - began_ns) / 1e9, ended_ns)
 
-    def _take(self, scraped: Scraped) -> None:
-        """Let every rank's tracker see its reading."""
+    def _take(self, scraped: Scraped, now_ns: int) -> None:
+        """Let every rank's tracker see its reading. A rank that the page has no more keeps what was known of it."""
         self._seq += 1
         profile = scraped.detected.profile
-        keys = {(profile.engine, reading.rank): reading for reading in scraped.readings}
-        self._trackers = {key: self._trackers.get(key) or SymptomTracker(profile) for key in keys}
-        findings = {reading.rank: self._trackers[key].update(reading) for key, reading in keys.items()}
-        self._good = scraped, findings
+        self._ranks = {
+            key: rank
+            for key, rank in self._ranks.items()
+            if rank.profile is profile and (now_ns - rank.seen_ns) / 1e9 <= FORGOTTEN_SECONDS
+        }
+        for reading in scraped.readings:
+            key = profile.engine, reading.rank
+            if key not in self._ranks:
+                self._ranks[key] = _Rank(tracker=SymptomTracker(profile), profile=profile, reading=reading)
+            rank = self._ranks[key]
+            rank.reading, rank.seen_ns, rank.seq = reading, now_ns, self._seq
+            rank.findings = rank.tracker.update(reading)
 
     def _seen(
         self, word: str | None, error: str | None, duration: float, now_ns: int
     ) -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
-        fresh = self._good_ns is not None and (now_ns - self._good_ns) / 1e9 <= LAST_GOOD_SECONDS
-        observations = self._observations(error) if self._good is not None and fresh else ()
-        keys = [observation.identity.key for observation in observations] or [f"{self.endpoint.name}:0"]
-        status = {o.identity.key: o.liveness.status for o in observations}
-        healths = tuple(
-            SourceHealth(
-                source=key,
-                path=self.endpoint.base,
-                success=error is None,
-                status=word or status.get(key, INTERNAL_ERROR),
-                error=error,
-                duration_seconds=duration,
-                last_good_ns=self._good_ns,
-                events_lost=None,
-                reads_retried=None,
-            )
-            for key in keys
-        )
-        return observations, healths
+        newest = self._seq if error is None else None
+        ranks = [
+            rank
+            for _, rank in sorted(self._ranks.items())
+            if rank.seq == newest or (now_ns - rank.seen_ns) / 1e9 <= LAST_GOOD_SECONDS
+        ]
+        if not ranks:
+            health = self._health(f"{self.endpoint.name}:0", word or INTERNAL_ERROR, error, duration, self._good_ns)
+            return (), (health,)
+        observations, healths = [], []
+        for rank in ranks:
+            gone, status = error, word
+            if error is None and rank.seq != newest:
+                gone, status = f"the page has no series of rank {rank.reading.rank}", RANK_GONE
+            observation = self._observation(rank, gone)
+            observations.append(observation)
+            key = observation.identity.key
+            healths.append(self._health(key, status or observation.liveness.status, gone, duration, rank.seen_ns))
+        return tuple(observations), tuple(healths)
 
-    def _observations(self, gone: str | None) -> tuple[Observation, ...]:
-        if self._good is None:
-            return ()
-        scraped, findings = self._good
-        profile = scraped.detected.profile
-        seen = []
-        for reading in scraped.readings:
-            judged = self._trackers[(profile.engine, reading.rank)].judged(reading)
-            own = findings[reading.rank]
-            seen.append(
-                observation_of(
-                    reading,
-                    own,
-                    scraped_verdict(profile, own, judged, gone=gone),
-                    name=self.endpoint.name,
-                    profile=profile,
-                    judged=judged,
-                    seq=self._seq,
-                    last_served=gone is not None,
-                )
-            )
-        return tuple(seen)
+    def _health(
+        self, key: str, status: str, error: str | None, duration: float, last_good_ns: int | None
+    ) -> SourceHealth:
+        return SourceHealth(
+            source=key,
+            path=self.endpoint.base,
+            success=error is None,
+            status=status,
+            error=error,
+            duration_seconds=duration,
+            last_good_ns=last_good_ns,
+            events_lost=None,
+            reads_retried=None,
+        )
+
+    def _observation(self, rank: _Rank, gone: str | None) -> Observation:
+        judged = rank.tracker.judged(rank.reading)
+        return observation_of(
+            rank.reading,
+            rank.findings,
+            scraped_verdict(rank.profile, rank.findings, judged, gone=gone),
+            name=self.endpoint.name,
+            profile=rank.profile,
+            judged=judged,
+            seq=rank.seq,
+            last_served=gone is not None,
+        )
 
 
 def _json(body: bytes) -> Any:

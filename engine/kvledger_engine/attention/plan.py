@@ -60,7 +60,7 @@ class AttentionPlan:
 class _Segments:
     """Runs of queries of one row each. `first` is a token of the batch, `start` its position; all I64[s].
 
-    The first query sees nothing before position `seen_from`.
+    The first query sees nothing before position `seen_from` but the first `sinks` positions, which lie before it.
     """
 
     row: I64
@@ -68,6 +68,7 @@ class _Segments:
     start: I64
     count: I64
     seen_from: I64
+    sinks: I64
 
     @property
     def ends(self) -> I64:
@@ -76,10 +77,10 @@ class _Segments:
     @property
     def contexts(self) -> I64:
         """Positions that any of a segment's queries sees."""
-        return self.start + self.count - self.seen_from
+        return self.start + self.count - self.seen_from + self.sinks
 
     def where(self, chosen: I64) -> _Segments:
-        columns = (self.row, self.first, self.start, self.count, self.seen_from)
+        columns = (self.row, self.first, self.start, self.count, self.seen_from, self.sinks)
         return _Segments(*(column[chosen] for column in columns))
 
 
@@ -100,7 +101,7 @@ def plan_attention(
     """
     tables = batch.tables[group]
     tiles, order, base = [], np.zeros(len(batch.tokens), np.int64), 0
-    segments = _segments(batch, tables.window_tokens, layout, max_elements)
+    segments = _segments(batch, tables, layout, max_elements)
     if rows is not None:
         segments = segments.where(np.flatnonzero(np.isin(segments.row, rows)))
     for part in _alike(segments, layout, max_elements):
@@ -114,17 +115,21 @@ def plan_attention(
     return AttentionPlan(tuple(tiles), torch.from_numpy(order).to(device))
 
 
-def _segments(batch: Batch, window_tokens: int, layout: HeadLayout, max_elements: int) -> _Segments:
+def _segments(batch: Batch, tables: GroupTables, layout: HeadLayout, max_elements: int) -> _Segments:
     """Every row cut into segments short enough for the bound; a long prompt's early ones see a short context."""
+    window_tokens, sink_tokens = tables.window_tokens, tables.sink_tokens
     starts, counts = batch.starts.astype(np.int64), batch.counts.astype(np.int64)
-    widest = starts + counts if not window_tokens else np.minimum(starts + counts, window_tokens + MAX_QUERIES)
+    widest = (
+        starts + counts if not window_tokens else np.minimum(starts + counts, sink_tokens + window_tokens + MAX_QUERIES)
+    )
     longest = np.clip(max_elements // (layout.heads * widest), 1, MAX_QUERIES)
     pieces = -(-counts // longest)
     row = np.repeat(np.arange(len(counts)), pieces)
     skipped = ragged_positions(np.zeros_like(pieces), pieces) * longest[row]
     first, start = (np.cumsum(counts) - counts)[row] + skipped, starts[row] + skipped
     seen_from = np.maximum(start + 1 - window_tokens, 0) if window_tokens else np.zeros_like(start)
-    return _Segments(row, first, start, np.minimum(longest[row], counts[row] - skipped), seen_from)
+    sinks = np.minimum(seen_from, sink_tokens)
+    return _Segments(row, first, start, np.minimum(longest[row], counts[row] - skipped), seen_from, sinks)
 
 
 def _alike(segments: _Segments, layout: HeadLayout, max_elements: int) -> Iterator[_Segments]:
@@ -148,14 +153,15 @@ def _bits(sizes: I64) -> I64:
 def _tile(tables: GroupTables, part: _Segments, group: int, size: int, device: torch.device) -> Tile:
     """The tile of some segments; whatever is padded repeats the last of its segment."""
     queries = np.minimum(np.arange(part.count.max()), part.count[:, None] - 1)
-    context = part.seen_from[:, None] + np.arange(part.contexts.max())
+    number = np.arange(part.contexts.max())
+    context = number + np.where(number < part.sinks[:, None], 0, (part.seen_from - part.sinks)[:, None])
     seen = np.minimum(context, part.ends[:, None] - 1)
-    bases = tables.offsets[part.row] - tables.skipped[part.row]
-    blocks = tables.blocks[bases[:, None] + seen // size].astype(np.int64)
+    gaps = np.where(seen < tables.sink_tokens, 0, tables.skipped[part.row][:, None])
+    blocks = tables.blocks[tables.offsets[part.row][:, None] - gaps + seen // size].astype(np.int64)
     asking = (part.start[:, None] + queries)[:, :, None]
     mask = context[:, None, :] <= asking
     if tables.window_tokens:
-        mask &= context[:, None, :] > asking - tables.window_tokens
+        mask &= (context[:, None, :] > asking - tables.window_tokens) | (context[:, None, :] < tables.sink_tokens)
     return Tile(
         segments=len(part.row),
         queries=_tensor((part.first[:, None] + queries).reshape(-1), device),

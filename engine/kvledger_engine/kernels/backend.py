@@ -1,4 +1,7 @@
-"""The cache through Triton: decodes read pages in place; prompts and numbers of 64 bits go the way of plain torch."""
+"""The cache through Triton: decodes read pages in place.
+
+Prompts, numbers of 64 bits, and groups that keep sinks beside a window go the way of plain torch.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class TritonBackend:
 
     def plan(self, batch: Batch, group: int) -> MixedPlan:
         """See `Backend.plan`."""
-        single = (batch.counts == 1) & self._by_kernel
+        single = (batch.counts == 1) & (self._by_kernel and not batch.tables[group].sink_tokens)
         decoding, prompting = np.flatnonzero(single), np.flatnonzero(~single)
         rows = self._rows(batch, group, decoding) if len(decoding) else None
         if not len(prompting):

@@ -66,7 +66,8 @@ class ModelConfig:
     `qkv_bias`, `output_bias` and `mlp_bias` say which projections add a bias; `qk_norm` normalises every query and key
     head. `eos_token_ids` may be empty: then only a request ends a sequence. `dtype` is what the checkpoint was saved
     in; None = it does not say. `layer_windows` is what each layer sees: the last so many positions, None = all of them;
-    () = all layers see all. Raises `BadCheckpoint` for sizes that contradict each other.
+    () = all layers see all. Beside a window they see the first `sink_tokens`, too.
+    Raises `BadCheckpoint` for sizes that contradict each other.
     """
 
     vocab_size: int
@@ -87,6 +88,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = None
     layer_windows: tuple[int | None, ...] = ()
+    sink_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -139,7 +141,12 @@ class ModelConfig:
         )
         return KvShape(
             groups=tuple(
-                LayerGroup(layers=len(layers), shape=shape, window_tokens=self.windows[layers[0]])
+                LayerGroup(
+                    layers=len(layers),
+                    shape=shape,
+                    window_tokens=self.windows[layers[0]],
+                    sink_tokens=self.sink_tokens if self.windows[layers[0]] else 0,
+                )
                 for layers in self.cache_groups()
             )
         )
@@ -148,7 +155,7 @@ class ModelConfig:
         """The cache groups as a ledger knows them. A block is as large in each, whether its layers fill it or not."""
         shape = self.kv_shape(kv_format)
         block_bytes = max(group.block_bytes(block_size_tokens) for group in shape.groups)
-        names = [f"window_{group.window_tokens}" if group.window_tokens else "full" for group in shape.groups]
+        names = [_group_name(group) for group in shape.groups]
         return tuple(
             Group(
                 name=name if names.count(name) == 1 else f"{name}_{names[:index].count(name)}",
@@ -156,6 +163,7 @@ class ModelConfig:
                 block_bytes=block_bytes,
                 bytes_per_token=group.bytes_per_token(),
                 window_tokens=group.window_tokens or 0,
+                sink_tokens=group.sink_tokens,
             )
             for index, (name, group) in enumerate(zip(names, shape.groups, strict=True))
         )
@@ -167,3 +175,9 @@ class ModelConfig:
     def dtype_on(self, *, accelerator: bool) -> str:
         """The dtype that "auto" means: the checkpoint's on an accelerator; float32 on a CPU, where halves are slow."""
         return self.dtype or "float32" if accelerator else "float32"
+
+
+def _group_name(group: LayerGroup) -> str:
+    if not group.window_tokens:
+        return "full"
+    return f"{f'sink_{group.sink_tokens}_' if group.sink_tokens else ''}window_{group.window_tokens}"

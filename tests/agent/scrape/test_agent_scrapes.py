@@ -23,6 +23,7 @@ from kvledger_agent.errors import UsageError
 from kvledger_agent.exporters.families import engine_families, reported
 from kvledger_agent.http import make_app
 from kvledger_agent.scrape import scrape_source
+from kvledger_agent.scrape.endpoint import parse_endpoint
 from kvledger_agent.screen import console, engine_panel
 from tests.agent.conftest import ENVIRONMENT, ROOT
 from tests.agent.scrape.serving import page, serving
@@ -104,6 +105,42 @@ def test_an_endpoint_that_goes_is_unknown_and_then_gone(tmp_path: Path, monkeypa
         assert agent.sample_once().observations == ()
         served.put("/metrics", page("vllm-0.32-busy.prom"))
         assert agent.sample_once().observations[0].liveness.up
+
+
+def test_a_rank_whose_series_go_for_a_while_keeps_its_finding_and_is_unknown_meanwhile() -> None:
+    """Two ranks that hold blocks and do nothing; the second is not on some pages, which are good ones otherwise."""
+    now_ns = 0
+    whole = page("vllm-0.32-idle_hold.prom").decode()
+    first = [line for line in whole.splitlines() if 'engine="0"' in line]
+    both = "\n".join([*first, *(line.replace('engine="0"', 'engine="1"') for line in first), ""])
+    with serving({"/metrics": both.encode()}) as served:
+        source = scrape_source.ScrapeSource(parse_endpoint(f"a={served.url}"), clock=lambda: now_ns)
+
+        def look(text: str) -> dict[int, tuple[list[str], bool, str]]:
+            served.put("/metrics", text.encode())
+            observations, healths = source.look()
+            assert [health.success for health in healths] == [not o.liveness.last_served for o in observations]
+            return {
+                o.identity.rank: (
+                    [finding.kind.word for finding in o.findings or ()],
+                    o.liveness.last_served,
+                    health.status,
+                )
+                for o, health in zip(observations, healths, strict=True)
+            }
+
+        for _ in range(4):
+            look(both)
+            for rank in source._ranks.values():
+                for since in rank.tracker._since.values():
+                    since.began_ns -= 60 * 10**9
+        found = ["idle_hold"], False, "idle"
+        assert look(both) == {0: found, 1: found}
+        alone = look("\n".join([*first, ""]))
+        assert alone == {0: found, 1: (["idle_hold"], True, scrape_source.RANK_GONE)}
+        now_ns += 40 * 10**9
+        assert look("\n".join([*first, ""])) == {0: found}, "longer than a last page is shown"
+        assert look(both) == {0: found, 1: found}
 
 
 def test_a_slow_endpoint_delays_nobody(tmp_path: Path) -> None:

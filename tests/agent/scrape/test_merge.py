@@ -32,6 +32,7 @@ def test_the_ledger_wins_and_refusals_at_the_door_are_added() -> None:
     scraped = observed(
         "vllm:num_requests_running 1\nvllm:prompt_tokens_total 5\nvllm:num_preemptions_total 3\n"
         'vllm:admission_rejections_total{reason="max_num_queued_reqs"} 2\n'
+        'vllm:admission_rejections_total{reason="max_num_queued_tokens"} 0\n'
     )
     counters: dict[str, Series] = {
         "prompt_tokens_total": {(): 7.0},
@@ -45,6 +46,29 @@ def test_the_ledger_wins_and_refusals_at_the_door_are_added() -> None:
     assert one.totals.counters["prompt_tokens_total"] == {(): 7.0}
     assert one.totals.counters["rejections_total"] == {("queue_full",): 3.0, ("bad_request",): 4.0}
     assert one.totals.counters["preemptions_total"] == {("recompute",): 3.0}
+
+
+def test_a_page_that_fails_makes_no_refusal_undone_and_once_it_is_gone_refusals_are_unknown() -> None:
+    door = (
+        "vllm:num_requests_running 1\n"
+        'vllm:admission_rejections_total{reason="max_num_queued_reqs"} %d\n'
+        'vllm:admission_rejections_total{reason="max_num_queued_tokens"} 0\n'
+    )
+    scraped = observed(door % 2)
+    ledger = replace(scraped, source=LEDGER, totals=Totals(counters={"rejections_total": {("queue_full",): 1.0}}))
+    doors = set[str]()
+
+    def refused(*pages: Observation) -> Series | None:
+        (one,), _ = merged(((ledger,), ()), (pages, ()), doors)
+        assert one.source == LEDGER
+        return one.totals.counters.get("rejections_total")
+
+    assert refused() == {("queue_full",): 1.0}, "no page was ever read"
+    assert refused(scraped) == {("queue_full",): 3.0}
+    assert refused(replace(scraped, liveness=replace(scraped.liveness, last_served=True))) == {("queue_full",): 3.0}
+    assert refused() is None
+    assert refused(observed("vllm:num_requests_running 1\n")) is None
+    assert refused(observed(door % 4)) == {("queue_full",): 5.0}
 
 
 def test_engines_of_other_names_stay_apart() -> None:

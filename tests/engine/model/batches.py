@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,17 +38,24 @@ def batch(rows: Sequence[tuple[int, int]], *, block_size_tokens: int = 4, **fiel
     return Batch(**(given | fields))
 
 
-def windowed(rows: Sequence[tuple[int, int]], window_tokens: int, *, block_size_tokens: int = 4) -> Batch:
-    """A batch whose tables have lost what lay before the window when its rows began; 0 = full attention."""
+def windowed(
+    rows: Sequence[tuple[int, int]], window_tokens: int, *, block_size_tokens: int = 4, sink_blocks: int = 0
+) -> Batch:
+    """A batch whose tables have lost what lay between sinks and window when its rows began; 0 = full attention."""
     whole = batch(rows, block_size_tokens=block_size_tokens)
     if not window_tokens:
         return whole
-    skipped = np.maximum(whole.starts - window_tokens, 0) // block_size_tokens
-    begins, ends = whole.table_offsets[:-1] + skipped, whole.table_offsets[1:]
+    skipped = np.maximum(np.maximum(whole.starts - window_tokens, 0) // block_size_tokens - sink_blocks, 0)
+    tables = [whole.table_blocks[a:b] for a, b in pairwise(whole.table_offsets.tolist())]
+    kept = [
+        np.delete(table, slice(sink_blocks, sink_blocks + gap))
+        for table, gap in zip(tables, skipped.tolist(), strict=True)
+    ]
     group = GroupTables(
-        blocks=np.concatenate([whole.table_blocks[a:b] for a, b in zip(begins, ends, strict=True)]),
-        offsets=np.concatenate(([0], np.cumsum(ends - begins))).astype(np.int32),
+        blocks=np.concatenate(kept),
+        offsets=np.concatenate(([0], np.cumsum([len(table) for table in kept]))).astype(np.int32),
         skipped=skipped.astype(np.int32),
         window_tokens=window_tokens,
+        sink_tokens=sink_blocks * block_size_tokens,
     )
     return batch(rows, block_size_tokens=block_size_tokens, groups=(group,))

@@ -25,18 +25,25 @@ def _slots(step: Batch, row: int) -> Tensor:
     table = tables.blocks[tables.offsets[row] : tables.offsets[row + 1]].astype(np.int64)
     held = (table[:, None] * size + np.arange(size)).reshape(-1)
     gone = np.full(tables.skipped[row] * size, -1)
-    return torch.from_numpy(np.concatenate((gone, held))[: ends[row]])
+    sinks = tables.sink_tokens
+    return torch.from_numpy(np.concatenate((held[:sinks], gone, held[sinks:]))[: ends[row]])
+
+
+def _seen(step: Batch, slots: Tensor, position: int, *, last: int | None = None) -> Tensor:
+    """Of a row's slots those that a query at `position` sees; or that queries from it to `last` see together."""
+    window, sinks, end = step.tables[0].window_tokens, step.tables[0].sink_tokens, (last or position) + 1
+    first = max(0, position + 1 - window) if window else 0
+    return torch.cat((slots[: min(sinks, first)], slots[first:end]))
 
 
 def _by_loops(step: Batch, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """One sequence, one query and one head at a time."""
     group, token, out = query.shape[1] // keys.shape[0], 0, torch.empty_like(query)
     keys, values = keys.flatten(1, 2), values.flatten(1, 2)
-    window = step.tables[0].window_tokens
     for row in range(len(step.slots)):
         slots = _slots(step, row)
         for position in range(int(step.starts[row]), int(step.starts[row] + step.counts[row])):
-            seen = slots[max(0, position + 1 - window) if window else 0 : position + 1]
+            seen = _seen(step, slots, position)
             assert (seen >= 0).all()
             for head in range(query.shape[1]):
                 key, value = (cells[head // group, seen] for cells in (keys, values))
@@ -53,9 +60,8 @@ def _store(step: Batch, rows: list[int], kv_heads: int) -> tuple[Tensor, Tensor]
     """
     shape = (kv_heads, len(step.table_blocks) + 1, step.block_size_tokens, HEAD_DIM)
     keys, values = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(2))
-    window = step.tables[0].window_tokens
     for row in rows:
-        at = _slots(step, row)[max(0, int(step.starts[row]) + 1 - window) if window else 0 :]
+        at = _seen(step, _slots(step, row), int(step.starts[row]), last=int((step.starts + step.counts)[row]) - 1)
         for cells in (keys, values):
             cells.flatten(1, 2)[:, at] = torch.randn(kv_heads, len(at), HEAD_DIM, dtype=torch.float64)
     return keys, values
@@ -68,6 +74,7 @@ def _store(step: Batch, rows: list[int], kv_heads: int) -> tuple[Tensor, Tensor]
     group=st.integers(1, 3),
     max_elements=st.sampled_from([1, 500, 20_000, 1 << 24]),
     window=st.one_of(st.just(0), st.integers(1, 100)),
+    sink_blocks=st.integers(0, 3),
     healthy=st.data(),
 )
 @settings(max_examples=60)
@@ -78,10 +85,11 @@ def test_attention_is_that_of_each_sequence_alone_and_no_nan_of_another_gets_in(
     group: int,
     max_elements: int,
     window: int,
+    sink_blocks: int,
     healthy: st.DataObject,
 ) -> None:
     torch.manual_seed(0)
-    step = windowed(rows, window, block_size_tokens=block_size)
+    step = windowed(rows, window, block_size_tokens=block_size, sink_blocks=sink_blocks)
     sound = healthy.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, unique=True))
     keys, values = _store(step, sound, kv_heads)
     query = torch.randn(len(step.tokens), kv_heads * group, HEAD_DIM, dtype=torch.float64)
@@ -134,6 +142,8 @@ def test_a_plan_for_some_rows_sees_what_the_plan_for_all_of_them_does(window: in
 def test_a_window_is_all_that_its_tiles_gather() -> None:
     plan = plan_attention(windowed([(5000, 1)] * 3, 100), HeadLayout(4, 2, 32), CPU)
     assert _sizes(plan) == [(3, 1, 100)]
+    with_sinks = plan_attention(windowed([(5000, 1)] * 3, 100, sink_blocks=2), HeadLayout(4, 2, 32), CPU)
+    assert _sizes(with_sinks) == [(3, 1, 108)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

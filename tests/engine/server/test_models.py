@@ -134,7 +134,7 @@ CANNOT_BE_HAD: list[tuple[list[str], str]] = [
     (["--model", "embedded", "--blocks", "60000000"], "983,040,000,000 bytes"),
     (["--model", "{without_a_tensor}"], f"{NORM} (1 tensors) missing"),
     (["--model", "{wrong_shape}"], f"{NORM} has shape (47,): config.json makes it (48,)"),
-    (["--model", "{unknown_architecture}"], "model_type='mamba2': this engine computes llama, qwen2, qwen3"),
+    (["--model", "{unknown_architecture}"], "model_type='mamba2': this engine computes llama, mistral, qwen2, qwen3"),
 ]
 
 

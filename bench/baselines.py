@@ -1,0 +1,168 @@
+"""What paging buys: one trace through the engine with each way to place blocks, on a virtual clock.
+
+`python -m bench.baselines TRACE` with a trace that `kvledger load` reads. Requests arrive as recorded; every prompt is
+new, no prefix is shared. A step takes `--step-time`, copies of blocks take none: they are counted. Nothing is timed, so
+that the same arguments give the same table everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from bench.machine import this_machine
+from bench.steady import NoCompute
+from kvledger.clock import VirtualClock
+from kvledger.words import BlockState
+from kvledger.writer import Ledger
+from kvledger_agent.load.traces import TraceRow, read_trace
+from kvledger_engine.allocation import Allocation
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.contiguous import ContiguousCache
+from kvledger_engine.loop import EngineLoop
+from kvledger_engine.messages import Finished, NewRequest, Refused, Token
+from kvledger_engine.runs import runs_of
+from kvledger_engine.steptime import StepTime, TimedCompute
+
+LOOK_EVERY_STEPS = 8
+_NS_PER_SECOND = 1e9
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen. `looks` are rows (seconds, running, held blocks, those with tokens, free blocks, longest run)."""
+
+    looks: list[tuple[float, int, int, int, int, int]] = field(default_factory=list)
+    first_token_seconds: dict[str, float] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    tokens: int = 0
+
+
+class Player:
+    """An engine with one way to place blocks, and the requests of a trace on their way to it."""
+
+    def __init__(self, allocation: Allocation, rows: list[TraceRow], args: argparse.Namespace) -> None:
+        config = EngineConfig(
+            engine=f"baseline-{allocation.value}",
+            capacity_blocks=args.blocks,
+            max_num_seqs=args.max_num_seqs,
+            max_model_len_tokens=args.max_model_len,
+            max_waiting=len(rows),
+            prefix_caching=False,
+            allocation=allocation.value,
+        )
+        self._clock = VirtualClock()
+        self._ledger = Ledger.in_memory(config.limits(), clock=self._clock)
+        self._size = config.block_size_tokens
+        compute = TimedCompute(NoCompute(), StepTime.parse(args.step_time), self._clock)
+        self.loop, self._rows, self.tally = EngineLoop(config, self._ledger, compute), rows, Tally()
+
+    def play(self) -> None:
+        """Until all have ended."""
+        sent, steps = 0, 0
+        while sent < len(self._rows) or self.loop.has_work:
+            now = self._clock.now_ns() / _NS_PER_SECOND
+            if not self.loop.has_work and self._rows[sent].at_seconds > now:
+                self._clock.advance(round((self._rows[sent].at_seconds - now) * _NS_PER_SECOND) + 1)
+                now = self._rows[sent].at_seconds
+            due = [row for row in islice(self._rows, sent, None) if row.at_seconds <= now]
+            self._submit(due, sent)
+            sent += len(due)
+            self._take(self.loop.step())
+            steps += 1
+            if steps % LOOK_EVERY_STEPS == 0:
+                self._look()
+
+    def _submit(self, due: list[TraceRow], first: int) -> None:
+        requests = [
+            NewRequest(request_id=str(first + at), prompt=[1] * row.prompt_tokens, max_tokens=row.output_tokens)
+            for at, row in enumerate(due)
+        ]
+        self.tally.reasons += [answer.reason for answer in self.loop.submit_many(requests)]
+
+    def _take(self, messages: list[Token | Finished | Refused]) -> None:
+        now = self._clock.now_ns() / _NS_PER_SECOND
+        for message in messages:
+            if isinstance(message, Finished):
+                self.tally.reasons.append(message.reason)
+            elif isinstance(message, Token):
+                self.tally.tokens += 1
+                late = now - self._rows[int(message.request_id)].at_seconds
+                self.tally.first_token_seconds.setdefault(message.request_id, late)
+
+    def _look(self) -> None:
+        slots, free = self._ledger.slots, self._ledger.blocks.state == BlockState.FREE
+        live = slots.table_blocks[:, 0] > 0
+        filled = int((-(-slots.computed_tokens[live] // self._size)).sum())
+        held, longest = int(slots.table_blocks[live, 0].sum()), int(runs_of(free)[1].max(initial=0))
+        seconds = self._clock.now_ns() / _NS_PER_SECOND
+        self.tally.looks.append((seconds, int(live.sum()), held, filled, int(free.sum()), longest))
+
+    def row(self) -> list[str]:
+        """What is said of it, in the order of `COLUMNS`."""
+        seconds, running, held, filled, free, longest = np.array(self.tally.looks, np.float64).T
+        weights = np.diff(seconds, prepend=0.0)
+        waits = np.array(list(self.tally.first_token_seconds.values()))
+        values, cache = self._ledger.stats, self.loop.cache
+        pieces = 1 - (longest * weights).sum() / max(1.0, (free * weights).sum())
+        moves = (cache.moves, cache.moved_blocks, cache.fragmented) if isinstance(cache, ContiguousCache) else (0, 0, 0)
+        return [
+            f"{np.average(running, weights=weights):.1f}",
+            f"{int(running.max())}",
+            f"{1 - (filled * weights).sum() / (held * weights).sum():.1%}",
+            f"{pieces:.1%}",
+            f"{waits.mean():.1f} s",
+            f"{np.percentile(waits, 95):.1f} s",
+            f"{self.tally.tokens / seconds[-1]:.0f}",
+            f"{values.values[values.counter('preemptions_total', mode='recompute')]:,.0f}",
+            f"{moves[0]:,} ({moves[1]:,} blocks)",
+            f"{moves[2]:,}",
+        ]
+
+
+COLUMNS = (
+    "mean running",
+    "peak running",
+    "held blocks without a token",
+    "free blocks outside the longest run",
+    "mean time to first token",
+    "p95",
+    "output tokens/s",
+    "preemptions",
+    "runs copied",
+    "times that room in pieces refused",
+)
+
+
+def main() -> None:
+    """Print a table: a row for each way to place blocks."""
+    parser = argparse.ArgumentParser(prog="python -m bench.baselines", description=__doc__)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--requests", type=int, default=500, help="so many of the trace (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=2048, help="of 16 tokens (default: %(default)s)")
+    parser.add_argument("--max-model-len", type=int, default=8192, help="tokens (default: %(default)s)")
+    parser.add_argument("--max-num-seqs", type=int, default=64, help="(default: %(default)s)")
+    parser.add_argument("--step-time", default="base=15ms,token=20us,seq=50us", help="(default: %(default)s)")
+    args = parser.parse_args()
+    trace, machine = read_trace(args.trace), this_machine()
+    rows = [row for row in trace.rows if row.prompt_tokens + row.output_tokens <= args.max_model_len][: args.requests]
+    print(
+        f"{trace.name}: {len(rows):,} requests over {rows[-1].at_seconds:.0f} s; {args.blocks:,} blocks of 16 tokens, "
+        f"context {args.max_model_len:,}, {args.step_time}; kvledger {machine.kvledger}, numpy {machine.numpy}, "
+        f"Python {machine.python}, {machine.cpu_model}, {machine.cores} cores (nothing here is timed)\n"
+    )
+    print("| allocation | " + " | ".join(COLUMNS) + " |")
+    print("|---|" + "---|" * len(COLUMNS))
+    for allocation in Allocation:
+        player = Player(allocation, rows, args)
+        player.play()
+        assert set(player.tally.reasons) == {"length"}, f"not all requests were served: {set(player.tally.reasons)}"
+        print(f"| {allocation.value} | " + " | ".join(player.row()) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""How the plugin gets into vLLM's own Scheduler: once, however often it is registered, and one ledger a rank."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.v1.core.sched.scheduler import Scheduler
+
+import kvledger_vllm
+from kvledger.reader import Reader
+from kvledger.source import MemorySource
+from kvledger_vllm.attach import Instrument, watch_schedulers
+from kvledger_vllm.settings import Settings
+from tests.vllm.bare import BareScheduler
+from tests.vllm.truth import differences, ledger_counts, truth_of
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for ledgers; vLLM's class is as it was afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="kvledger-attach-", dir="/dev/shm"))
+    original = Scheduler.__init__
+    monkeypatch.setenv("KVLEDGER_DIR", str(directory))
+    monkeypatch.setenv("KVLEDGER_ENGINE", "chat")
+    yield directory
+    Scheduler.__init__ = original
+    shutil.rmtree(directory)
+
+
+def instrument_of(bare: BareScheduler) -> Instrument:
+    instrument: Any = bare.scheduler.kvledger
+    assert isinstance(instrument, Instrument)
+    assert instrument.switch.on, instrument.switch.why
+    return instrument
+
+
+def steps(bare: BareScheduler, first_token: int) -> None:
+    bare.add(f"r{first_token}", [first_token] * 40, max_tokens=9)
+    for _ in range(4):
+        bare.step()
+
+
+def test_a_plugin_that_is_registered_again_and_again_attaches_once(watched: Path, tiny_model: Path) -> None:
+    kvledger_vllm.register()
+    patched = Scheduler.__init__
+    kvledger_vllm.register()
+    watch_schedulers(Settings(directory=watched))
+    watch_schedulers(Settings(directory=watched, engine="other"))
+    assert Scheduler.__init__ is patched
+    bare = BareScheduler(tiny_model, blocks=33)
+    ledger = instrument_of(bare).ledger
+    assert ledger is not None
+    published = ledger.seq
+    steps(bare, 5)
+    # Each entry point once: an arrival, and the halves of four steps of which one is still in flight.
+    assert ledger.seq - published == 1 + 4 + 3
+    assert [path.name for path in watched.glob("*.kvledger")] == ["chat.0.00000001.kvledger"]
+    ledger.close()
+
+
+def test_two_ranks_in_one_process_have_a_ledger_each_that_tells_its_own(watched: Path, tiny_model: Path) -> None:
+    kvledger_vllm.register()
+    ranks = [BareScheduler(tiny_model, blocks=33 + rank, rank=rank) for rank in (0, 1)]
+    assert sorted(path.name for path in watched.glob("*.kvledger")) == [
+        "chat.0.00000001.kvledger",
+        "chat.1.00000001.kvledger",
+    ]
+    for number, bare in enumerate((ranks[0], ranks[1], ranks[1])):
+        steps(bare, 5 + number)
+    for rank, bare in enumerate(ranks):
+        ledger = instrument_of(bare).ledger
+        assert ledger is not None
+        reader = Reader.over(MemorySource(ledger.image))
+        assert differences(truth_of(bare.scheduler), ledger_counts(reader)) == {}
+        limits = reader.head.limits
+        assert (limits.engine, limits.rank, limits.capacity_blocks) == ("chat", rank, 32 + rank)
+        assert len(reader.sample().slots) == 1 + rank
+        ledger.close()
