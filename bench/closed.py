@@ -10,6 +10,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -48,10 +49,10 @@ class Closed:
         parts, loop = urlsplit(url), asyncio.get_running_loop()
         requests = [self._request(model, prompt) for prompt in self.prompts(seed)]
         began = time.perf_counter()
-        clients = [
-            (await loop.create_connection(lambda sent=sent: Client(sent), parts.hostname, parts.port))[1]
-            for sent in requests
-        ]
+        clients = []
+        for request in requests:
+            _, client = await loop.create_connection(partial(Client, request), parts.hostname or "", parts.port or 80)
+            clients.append(client)
         await asyncio.gather(*(client.ended for client in clients))
         seconds = time.perf_counter() - began
         for client in clients:

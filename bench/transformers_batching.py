@@ -26,13 +26,11 @@ class Batching:
 
     def __init__(self, checkpoint: str, load: Closed) -> None:
         self._load = load
-        # Its type for models leaves the mixin of continuous batching out.
-        self._model: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint, attn_implementation="sdpa", dtype=torch.float32
-        ).eval()
-        self._config = GenerationConfig(
-            max_new_tokens=load.output_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
-        )
+        # Its functions have no annotations, and its type for models leaves the mixin of continuous batching out.
+        models: Any = AutoModelForCausalLM
+        configs: Any = GenerationConfig
+        self._model = models.from_pretrained(checkpoint, attn_implementation="sdpa", dtype=torch.float32).eval()
+        self._config = configs(max_new_tokens=load.output_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
         # Its own sizes are made for a card: a cache that fills the memory, and attention over as much of it.
         self._batching = ContinuousBatchingConfig(num_blocks=2 * load.streams, max_batch_tokens=BATCH_TOKENS)
 

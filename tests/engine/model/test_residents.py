@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ class Pages:
         self._free += self.tables.pop(slot, [])
         self.lengths.pop(slot, None)
 
-    def step(self, counts: dict[int, int], **fields: object) -> Batch:
+    def step(self, counts: dict[int, int], **fields: Any) -> Batch:
         """The batch in which these slots compute so many tokens; fresh keys and values for them are written."""
         for slot, count in counts.items():
             while len(self.tables[slot]) * SIZE < self.lengths[slot] + count:
@@ -80,7 +81,7 @@ class Pages:
         ours = self.backend.attend(query, cells, self.backend.plan(step, 0))
         return ours, attend(query, cells, plan_attention(step, LAYOUT, CPU), Gather())
 
-    def check(self, counts: dict[int, int], **fields: object) -> None:
+    def check(self, counts: dict[int, int], **fields: Any) -> None:
         """One step, equal both ways."""
         ours, tiles = self.both(self.step(counts, **fields))
         torch.testing.assert_close(ours, tiles, atol=1e-12, rtol=0)
@@ -189,9 +190,9 @@ def test_every_format_is_kept_as_it_is_read_from_the_pages(dtype: torch.dtype) -
     torch.manual_seed(0)
     shape = (LAYOUT.kv_heads, 64, SIZE)
     backend, scaled = TorchBackend(LAYOUT, CPU), dtype in (torch.int8, torch.float8_e4m3fn)
-    planes = [torch.zeros((*shape, LAYOUT.head_dim), dtype=dtype) for _ in range(2)]
-    planes += [torch.zeros(shape) for _ in range(2 * scaled)]
-    cells = LayerCells(*planes)
+    keys, values = (torch.zeros((*shape, LAYOUT.head_dim), dtype=dtype) for _ in range(2))
+    key_scales, value_scales = (torch.zeros(shape) if scaled else None for _ in range(2))
+    cells = LayerCells(keys, values, key_scales, value_scales)
     table = np.arange(3, 13, dtype=np.int32)
     for start in (0, 30, 31, 32):
         count = 30 if start == 0 else 1
