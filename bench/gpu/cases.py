@@ -100,4 +100,5 @@ def _cells(shape: tuple[int, ...], head_dim: int, stored: torch.dtype, device: t
     keys, values = (torch.empty((*shape, head_dim), dtype=stored, device=device) for _ in range(2))
     if stored not in LARGEST:
         return LayerCells(keys, values)
-    return LayerCells(keys, values, *(torch.empty(shape, device=device) for _ in range(2)))
+    key_scales, value_scales = (torch.empty(shape, device=device) for _ in range(2))
+    return LayerCells(keys, values, key_scales, value_scales)

@@ -23,7 +23,7 @@ def save_tiny_llama(directory: Path) -> None:
     )
 
 
-def save_llama(directory: Path, **sizes: int) -> None:
+def save_llama(directory: Path, **sizes: Any) -> None:
     """Write config, weights and a word-level tokenizer (words `t0` to `t511`) into `directory`.
 
     `sizes` have the names they have in the configuration.
