@@ -69,7 +69,7 @@ class Residents:
         slots, starts = batch.slots[rows].astype(np.int64), batch.starts[rows].astype(np.int64)
         places, kept = self._seat(slots)
         blocks = self._blocks(tables, rows, starts)
-        kept &= (self._contexts[places] == starts) & self._unchanged(places, blocks, starts, batch.copy_target)
+        kept &= (self._contexts[places] == starts) & self._unchanged(places, blocks, starts, _filled(batch))
         self._contexts[places], self._tables[places, : blocks.shape[1]] = starts + 1, blocks
         first = np.where(kept, starts, 0)
         positions = ragged_positions(first, starts + 1 - first)
@@ -160,6 +160,13 @@ class Residents:
             fresh = _read(stored, scales, moves.sources, dtype)
             whole.view(-1, layout.head_dim).index_copy_(0, moves.targets, fresh.flatten(0, 1))
         return kept
+
+
+def _filled(batch: Batch) -> I32:
+    """Blocks that get their content from elsewhere in this step: by a copy, or from the host."""
+    if batch.host_copies is None:
+        return batch.copy_target
+    return np.concatenate((batch.copy_target, batch.host_copies.in_targets))
 
 
 def _read(stored: Tensor, scales: Tensor | None, slots: Tensor, dtype: torch.dtype) -> Tensor:

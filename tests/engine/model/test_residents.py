@@ -17,7 +17,7 @@ from kvledger_engine.attention.decoding import Decoding
 from kvledger_engine.attention.layercells import LayerCells
 from kvledger_engine.attention.plan import HeadLayout, plan_attention
 from kvledger_engine.attention.reference import Gather, attend
-from kvledger_engine.batch import Batch
+from kvledger_engine.batch import Batch, HostCopies
 from tests.engine.model.batches import batch, windowed
 
 CPU = torch.device("cpu")
@@ -119,7 +119,8 @@ def test_a_row_that_goes_on_fetches_its_new_position_alone() -> None:
     assert fetched == [44 + 13, 2, 2]
 
 
-def test_a_block_that_was_copied_into_is_read_again() -> None:
+@pytest.mark.parametrize("by_host", [False, True])
+def test_a_block_that_was_copied_into_is_read_again(by_host: bool) -> None:
     pages = Pages()
     pages.begin(0, 10)
     pages.check({0: 1})
@@ -128,9 +129,11 @@ def test_a_block_that_was_copied_into_is_read_again() -> None:
     target = pages.tables[0][1]
     for cells in (pages.keys, pages.values):
         cells[:, target] = cells[:, target] + 1
-    ours, tiles = pages.both(
-        replace(step, copy_source=np.array([599], np.int32), copy_target=np.array([target], np.int32))
-    )
+    none, source, filled = np.zeros(0, np.int32), np.array([599], np.int32), np.array([target], np.int32)
+    copies: dict[str, Any] = {"copy_source": source, "copy_target": filled}
+    if by_host:
+        copies = {"host_copies": HostCopies(out_sources=none, out_hosts=none, in_hosts=source, in_targets=filled)}
+    ours, tiles = pages.both(replace(step, **copies))
     torch.testing.assert_close(ours, tiles, atol=1e-12, rtol=0)
 
 
