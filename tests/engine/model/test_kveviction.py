@@ -133,10 +133,13 @@ def test_a_sequence_that_was_swapped_out_has_forgotten_as_much_when_it_is_back(
     )
     requests = [
         NewRequest(request_id="first", prompt=PROMPT[50:54], max_tokens=90),
-        NewRequest(request_id="second", prompt=PROMPT, max_tokens=60),
+        NewRequest(request_id="second", prompt=PROMPT, max_tokens=60, request_class="batch"),
+        NewRequest(request_id="third", prompt=PROMPT[40:50], max_tokens=70),
     ]
-    assert rig.submit(*requests) == []
-    gaps = set()
+    assert rig.submit(*requests[:2]) == []
+    rig.step(8)
+    assert rig.submit(requests[2]) == []
+    gaps = {0}
     while rig.loop.has_work:
         rig.step()
         rig.check()
