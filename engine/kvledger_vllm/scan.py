@@ -55,17 +55,12 @@ class RollingScan:
         return self._note([part[row] for row in wrong]) if wrong else []
 
     def _wrong(self, part: list[Any], rows: slice) -> list[int]:
-        """Which of the ledger's `rows` differ from `part`: what `Mirror.look` would read, told apart all at once."""
-        counts = np.array([block.ref_cnt for block in part], np.int32)
-        queued = np.array([block.next_free_block is not None for block in part], bool)
-        # Of a block that is held it is of no account whether it has a hash.
-        reusable = np.array([block.ref_cnt < 1 and block.block_hash is not None for block in part], bool) & queued
+        """Which of the ledger's `rows` differ from `part`: of each one number, four times its count and its place."""
+        said = np.array([b.ref_cnt * 4 + (b.next_free_block is not None and _place(b)) for b in part], np.int32)
         blocks = self._ledger.blocks
-        differs = counts != blocks.ref_count[rows]
-        differs |= reusable != (blocks.state[rows] == _CACHED)
-        differs |= (queued & ~reusable) != self._free.listed(rows)
-        wrong: list[int] = np.flatnonzero(differs).tolist()
-        return wrong
+        mine = blocks.ref_count[rows] * 4 + np.where(blocks.state[rows] == _CACHED, 2, self._free.listed(rows))
+        differs = said != mine
+        return np.flatnonzero(differs).tolist() if differs.any() else []
 
     def _note(self, blocks: list[Any]) -> list[Any]:
         self._ledger.control[self._corrected] += len(blocks)
@@ -77,3 +72,8 @@ class RollingScan:
                 blocks[0].block_id,
             )
         return blocks
+
+
+def _place(block: Any) -> int:
+    """Of a block in vLLM's free queue: 2 if it can be found by its content, else 1. One that is held is not found."""
+    return 2 if block.ref_cnt < 1 and block.block_hash is not None else 1
