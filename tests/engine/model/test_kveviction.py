@@ -144,6 +144,7 @@ def test_a_sequence_that_was_swapped_out_has_forgotten_as_much_when_it_is_back(
         rig.step()
         rig.check()
         gaps |= {int(saved.skipped.sum()) for saved in rig.cache.swaps._saved.values()}
+    assert set(rig.outcome.reasons.values()) == {"length"}
     assert max(gaps) > 0, "nobody with a gap was swapped: the test shows nothing"
     assert rig.count("preemptions_total", mode="swap") > 0
     assert rig.count("preemptions_total", mode="recompute") == rig.count("recomputed_tokens_total") == 0
