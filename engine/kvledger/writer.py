@@ -85,7 +85,6 @@ class Ledger:
         self._advanced_ns = self.now_ns
         self._block_seconds = self.stats.tenant_counter("block_seconds_total")
         self._columns: dict[str, int] = {}
-        self._clock_ns, self._wall_ns = clock.now_ns, clock.wall_ns
         self._segment: segment.Segment | None = None
         self._memory: mmap.mmap | None = None
         blank.fill(self)
@@ -162,7 +161,7 @@ class Ledger:
         words = self._words
         self.seq = seq = int(words[_PUBLISHED]) + 1
         words[_WRITING] = seq
-        self.now_ns = now = self._clock_ns()
+        self.now_ns = now = self.clock.now_ns()
         self._set_seq[()], self._set_now[()] = seq, now
         return seq
 
@@ -172,7 +171,7 @@ class Ledger:
 
     def end(self, *, idle: bool = False) -> None:
         """Close the publication: clocks, peaks and stats become visible, then its number."""
-        self.now_ns = now = self._clock_ns()
+        self.now_ns = now = self.clock.now_ns()
         values, words = self.stats.values, self._words
         self._advance_block_seconds(now)
         seq, clock, monotonic, wall, idle_gauge, active, cached = self._gauge_indices
@@ -181,7 +180,7 @@ class Ledger:
             self._note_peak(now, int(held), int(used))
         values[seq] = self.seq
         values[clock] = values[monotonic] = now
-        values[wall] = self._wall_ns()
+        values[wall] = self.clock.wall_ns()
         values[idle_gauge] = idle
         words[_IDLE_SINCE] = (int(words[_IDLE_SINCE]) or now) if idle else 0
         index = int(words[_STATS_INDEX]) + 1
