@@ -63,12 +63,15 @@ class Leavers:
         writer.close()
 
     async def storm(self, clients: int) -> None:
-        """Clients that all come, leave before they have an answer, and come again."""
+        """Clients that all come, leave and come again: most before they have an answer, every fifth with its first."""
         await asyncio.gather(*(self._come_and_leave(number) for number in range(clients)))
 
     async def _come_and_leave(self, number: int) -> None:
         for again in range(2):
             prompt: Sequence[int] = [(number + i) % 200 for i in range(64)]
-            _, writer = await self._send("/v1/completions", ENDLESS | {"prompt": prompt})
-            await asyncio.sleep(0.001 * (number % 20) * again)
+            reader, writer = await self._send("/v1/completions", ENDLESS | {"prompt": prompt})
+            if again and number % 5 == 0:
+                await reader.readuntil(b"data: ")
+            else:
+                await asyncio.sleep(0.001 * (number % 20) * again)
             writer.close()

@@ -19,7 +19,7 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """CLOCK_MONOTONIC and the wall clock."""
+    """`now_ns` is CLOCK_MONOTONIC, `wall_ns` the wall clock since the Unix epoch, nanoseconds both."""
 
     virtual = False
     # The machine's own functions: a call in between costs a publication several times what the clock does.

@@ -80,7 +80,6 @@ class Ledger:
         self._peaks = Peaks(self.rings.peaks, hook)
         self._columns = TenantColumns(self.tenants, self.control, self.limits.max_tenants)
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
-        self._clock_ns, self._wall_ns = clock.now_ns, clock.wall_ns
         self._segment: segment.Segment | None = None
         self._memory: mmap.mmap | None = None
         blank.fill(self)
@@ -161,7 +160,7 @@ class Ledger:
         words = self._words
         self.seq = seq = int(words[_PUBLISHED]) + 1
         words[_WRITING] = seq
-        self.now_ns = now = self._clock_ns()
+        self.now_ns = now = self.clock.now_ns()
         self._set_seq[()], self._set_now[()] = seq, now
         return seq
 
@@ -171,14 +170,14 @@ class Ledger:
 
     def end(self, *, idle: bool = False) -> None:
         """Close the publication: clocks, peaks and stats become visible, then its number."""
-        self.now_ns = now = self._clock_ns()
+        self.now_ns = now = self.clock.now_ns()
         values, words = self.stats.values, self._words
         self._block_seconds.advance(now)
         seq, clock, monotonic, wall, idle_gauge, active, cached = self._gauge_indices
         self._peaks.note(now, values[active], values[active] + values[cached])
         values[seq] = self.seq
         values[clock] = values[monotonic] = now
-        values[wall] = self._wall_ns()
+        values[wall] = self.clock.wall_ns()
         values[idle_gauge] = idle
         words[_IDLE_SINCE] = (int(words[_IDLE_SINCE]) or now) if idle else 0
         index = int(words[_STATS_INDEX]) + 1

@@ -40,16 +40,11 @@ class BlockHooks:
     # -- the pool -------------------------------------------------------------------------------------------------
 
     def _getting(self, original: Function) -> Function:
-        note, switch, extend = self._switch.guard(self._notes.fresh.extend), self._switch, self._notes.fresh.extend
+        note = self._switch.guard(self._notes.fresh.extend)
 
-        # As with the guard, but without a call more: this one is called for every block of every step.
         def get_new_blocks(num_blocks: int) -> Any:
             blocks = original(num_blocks)
-            if switch.on:
-                try:
-                    extend(blocks)
-                except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
-                    switch.fail(error)
+            note(blocks)
             return blocks
 
         def get_new_blocks_in_other_words(*args: Any, **kwargs: Any) -> Any:

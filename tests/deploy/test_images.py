@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.http import make_app
+from kvledger_engine.quotas import Quotas
 from kvledger_engine.server import CompletionServer
 from tests.deploy.commands import PROJECT
 from tests.deploy.compose import ROOT, Service, services
@@ -153,6 +154,7 @@ class _Bridge:
     class hello:
         model, vocab_size, max_model_len_tokens = "m", 256, 128
         eos_token_ids, capacity_tokens, has_scores = (), 0, False
+        block_size_tokens, quotas = 16, Quotas()
 
 
 def test_the_engine_is_asked_for_a_path_that_it_serves() -> None:

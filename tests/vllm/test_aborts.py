@@ -48,13 +48,13 @@ def not_looked_at_yet(mirror: Mirrored) -> None:
 
 
 def for_a_grammar(mirror: Mirrored) -> None:
-    mirror.bare.add("other", [5] * 20, max_tokens=90)
+    beside(mirror)
     mirror.bare.add(VICTIM, [6] * 20, max_tokens=4, pattern="t5( t6)*")
     steps(mirror, 2)
 
 
 def paused(mirror: Mirrored) -> None:
-    mirror.bare.add("other", [5] * 20, max_tokens=90)
+    beside(mirror)
     steps(mirror)
     mirror.scheduler.set_pause_state(type(mirror.scheduler.pause_state).PAUSED_NEW)
     mirror.bare.add(VICTIM, [6] * 20, max_tokens=4)
@@ -126,7 +126,7 @@ def test_an_abort_of_a_running_request_gives_its_blocks_back_at_once(
     with mirrored(
         tiny_model, ledger_directory, blocks=65, seed=43, asynchronous=asynchronous, max_num_batched_tokens=64
     ) as mirror:
-        mirror.bare.add("other", [5] * 20, max_tokens=90)
+        beside(mirror)
         mirror.bare.add(VICTIM, [6] * (60 if generated else 400), max_tokens=90)
         victim = mirror.scheduler.requests[VICTIM]
         while victim.status.name != "RUNNING" or victim.num_output_tokens < generated:
@@ -141,11 +141,13 @@ def test_an_abort_of_a_running_request_gives_its_blocks_back_at_once(
         aborted(mirror)
 
 
-def connected(tiny_model: Path, directory: Path, *, asynchronous: bool) -> Any:
+def connected(tiny_model: Path, directory: Path, *, asynchronous: bool, **options: Any) -> Any:
+    """A mirrored scheduler of 64 blocks with the slow connector."""
     transfer = KVTransferConfig(
         kv_connector="SlowConnector", kv_connector_module_path="tests.vllm.connector", kv_role="kv_both"
     )
-    return mirrored(tiny_model, directory, blocks=65, seed=44, asynchronous=asynchronous, kv_transfer_config=transfer)
+    options |= {"asynchronous": asynchronous, "kv_transfer_config": transfer}
+    return mirrored(tiny_model, directory, blocks=65, seed=44, **options)
 
 
 @both
@@ -154,7 +156,7 @@ def test_an_abort_while_blocks_are_filled_from_elsewhere_keeps_them_until_the_tr
 ) -> None:
     victim = f"fetched-{VICTIM}"
     with connected(tiny_model, ledger_directory, asynchronous=asynchronous) as mirror:
-        mirror.bare.add("other", [5] * 20, max_tokens=90)
+        beside(mirror)
         mirror.bare.add(victim, [6] * 200, max_tokens=4)
         steps(mirror, 3)
         assert mirror.scheduler.requests[victim].status.name == "WAITING_FOR_REMOTE_KVS"
@@ -178,7 +180,7 @@ def test_a_request_that_was_filled_from_elsewhere_runs_then_and_is_told_so(
 ) -> None:
     victim = f"fetched-{VICTIM}"
     with connected(tiny_model, ledger_directory, asynchronous=asynchronous) as mirror:
-        mirror.bare.add("other", [5] * 20, max_tokens=90)
+        beside(mirror)
         mirror.bare.add(victim, [6] * 200, max_tokens=4)
         steps(mirror, 3)
         waited = waits(mirror, WaitCause.DEFERRED)
@@ -195,7 +197,7 @@ def test_an_abort_of_a_finished_request_whose_blocks_are_being_sent_changes_noth
 ) -> None:
     victim = f"sent-{VICTIM}"
     with connected(tiny_model, ledger_directory, asynchronous=asynchronous) as mirror:
-        mirror.bare.add("other", [5] * 20, max_tokens=90)
+        beside(mirror)
         mirror.bare.add(victim, [6] * 60, max_tokens=4)
         while not mirror.scheduler.requests[victim].is_finished():
             steps(mirror)
@@ -217,11 +219,7 @@ def test_however_many_ended_requests_wait_for_their_transfer_each_has_a_slot(
     tiny_model: Path, ledger_directory: Path
 ) -> None:
     """More than the operator has planned for: there are as many as blocks."""
-    transfer = KVTransferConfig(
-        kv_connector="SlowConnector", kv_connector_module_path="tests.vllm.connector", kv_role="kv_both"
-    )
-    options = {"max_num_seqs": 4, "max_requests": 8, "kv_transfer_config": transfer}
-    with mirrored(tiny_model, ledger_directory, blocks=65, seed=45, asynchronous=False, **options) as mirror:
+    with connected(tiny_model, ledger_directory, asynchronous=False, max_num_seqs=4, max_requests=8) as mirror:
         names = [f"sent-{number}" for number in range(50)]
         for number, name in enumerate(names):
             mirror.bare.add(name, [5 + number] * 10, max_tokens=2)
@@ -234,6 +232,11 @@ def test_however_many_ended_requests_wait_for_their_transfer_each_has_a_slot(
         mirror.bare.transferred = KVConnectorOutput(finished_sending=set(names))
         steps(mirror, 4)
         drained(mirror)
+
+
+def beside(mirror: Mirrored) -> None:
+    """Another request, which goes on whatever becomes of the victim."""
+    mirror.bare.add("other", [5] * 20, max_tokens=90)
 
 
 def row_of(mirror: Mirrored, request_id: str) -> tuple[str, str | None]:
