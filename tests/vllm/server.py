@@ -24,7 +24,7 @@ _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
-    # Its five seconds are the client's, too: of an idle connection, the one that closed it and the one that wrote to it.
+    # By default five seconds, as the client's: a request could meet a connection that had just been closed.
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",

@@ -52,7 +52,8 @@ class Points(threading.Thread):
         self.abort_states: dict[str, int] = {}
         self.wrong: list[tuple[int, dict[str, Any]]] = []
         self.error: BaseException | None = None
-        self.enough = threading.Event()
+        self.enough, self.ebbing = threading.Event(), threading.Event()
+        """`ebbing`: no more requests come, so that the last one's end is an idle engine, which none should miss."""
 
     def run(self) -> None:
         """Until enough points were compared; the engine is free after that."""
@@ -80,8 +81,11 @@ class Points(threading.Thread):
         self._conductor.tell(
             defer_frees=self.points // 20 % 2,
             release_late=self.points // 30 % 2,
-            go=10**9 if self.enough.is_set() else 1 + self._source.randrange(12),
+            go=10**9 if self.enough.is_set() else self._steps(len(truth["requests"])),
         )
+
+    def _steps(self, requests: int) -> int:
+        return 1 if self.ebbing.is_set() and requests == 1 else 1 + self._source.randrange(12)
 
     def _note(self, truth: dict[str, Any]) -> None:
         rows = truth["requests"].values()
@@ -150,9 +154,11 @@ async def drive(url: str, points: Points) -> Counter[str]:
         load = Load(api, source)
         while not points.enough.is_set() and time.monotonic() < deadline:
             load.stopping = False
+            points.ebbing.clear()
             burst = asyncio.ensure_future(load.mixed(12))
             await asyncio.wait((burst,), timeout=15)
             load.stopping = True
+            points.ebbing.set()
             await burst
         points.enough.set()
     return load.outcomes
