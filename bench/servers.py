@@ -6,14 +6,12 @@ import os
 import signal
 import socket
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.errors import BenchError
+from bench.health import await_health
 from bench.vllmenv import vllm_python
 from kvledger_agent.up.child import Child
 
@@ -86,22 +84,15 @@ def vllm_server(
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        _await_health(url, process, log)
+        _require_health(url, process, log)
         yield url
     finally:
         _stop(process)
 
 
-def _await_health(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
+def _require_health(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    if await_health(url, process, within_seconds=READY_SECONDS):
+        return
     raise BenchError(f"vLLM's server did not come up: {' '.join(log.read_text(errors='replace').split()[-60:])}")
 
 

@@ -7,14 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.health import await_health
 from kvledger.segment import SUFFIX
 
 MODEL = "tiny"
@@ -81,7 +79,7 @@ def vllm_server(
         )
         server = VllmServer(f"http://127.0.0.1:{port}", directory, log, process)
         try:
-            _await_health(server)
+            _require_health(server)
             yield server
         finally:
             stop(server)
@@ -100,16 +98,11 @@ def stop(server: VllmServer) -> int:
     return process.returncode
 
 
-def _await_health(server: VllmServer) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if server.process.poll() is not None:
-            raise ServerDied(f"exit code {server.process.returncode}:\n{_tail(server.log)}")
-        try:
-            with urllib.request.urlopen(f"{server.url}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
+def _require_health(server: VllmServer) -> None:
+    if await_health(server.url, server.process, within_seconds=START_SECONDS):
+        return
+    if server.process.poll() is not None:
+        raise ServerDied(f"exit code {server.process.returncode}:\n{_tail(server.log)}")
     raise ServerDied(f"no answer within {START_SECONDS:g} s:\n{_tail(server.log)}")
 
 
