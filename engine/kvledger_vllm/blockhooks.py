@@ -40,11 +40,15 @@ class BlockHooks:
     # -- the pool -------------------------------------------------------------------------------------------------
 
     def _getting(self, original: Function) -> Function:
-        note = self._switch.guard(self._notes.fresh.extend)
+        extend, switch = self._notes.fresh.extend, self._switch
 
         def get_new_blocks(num_blocks: int) -> Any:
             blocks = original(num_blocks)
-            note(blocks)
+            if switch.on:
+                try:
+                    extend(blocks)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
+                    switch.fail(error)
             return blocks
 
         def get_new_blocks_in_other_words(*args: Any, **kwargs: Any) -> Any:
@@ -52,6 +56,7 @@ class BlockHooks:
             note(blocks)
             return blocks
 
+        note = switch.guard(extend)
         return get_new_blocks if takes_one(original) else get_new_blocks_in_other_words
 
     def _evicting(self, original: Function) -> Function:

@@ -1,0 +1,2 @@
+"""spike"""
+SCHEDULE, UPDATE, OTHER = range(3)
