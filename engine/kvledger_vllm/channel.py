@@ -10,7 +10,8 @@ import mmap
 import os
 import struct
 import zlib
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 CHANNEL_BYTES = 16 << 20
 """Room for what a mirror that stands still has not read."""
@@ -31,7 +32,7 @@ class Channel:
         self._data, self.size = memoryview(self._map)[_HEAD_BYTES:], size - _HEAD_BYTES
 
     @classmethod
-    def create(cls, size: int | None = None) -> Channel:
+    def create(cls, size: int | None = None) -> Self:
         """Both descriptors are closed in children that are not meant to have them."""
         memory = os.memfd_create("kvledger", os.MFD_CLOEXEC)
         os.ftruncate(memory, _HEAD_BYTES + (size or CHANNEL_BYTES))
@@ -121,6 +122,11 @@ class Receiver(Channel):
     def want_all(self) -> None:
         """Ask for a statement of everything."""
         self._words[_WANTED] += 1
+
+    def silence(self) -> None:
+        """Forget that the bell was rung."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.bell)
 
     def asleep(self, whether: bool) -> None:
         """Whether the bell has to be rung from now on. Look once more after this is true."""

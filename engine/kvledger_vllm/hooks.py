@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from kvledger.writer import Ledger
 from kvledger_vllm.blockhooks import BlockHooks
-from kvledger_vllm.notes import Notes
 from kvledger_vllm.message import OTHER, SCHEDULE, UPDATE
+from kvledger_vllm.notes import Notes
 from kvledger_vllm.requesthooks import RequestHooks
 from kvledger_vllm.switch import Switch
 from kvledger_vllm.tap import Tap
@@ -22,12 +22,16 @@ from kvledger_vllm.wrapping import Function, Wrappers
 _now = time.monotonic_ns
 
 
+Close = Callable[[bool], None]
+"""Leaves the ledger behind; the argument is whether the engine core ends as it was asked to."""
+
+
 class Hooks:
     """All wrappers of one scheduler."""
 
-    def __init__(self, scheduler: Any, notes: Notes, tap: Tap, switch: Switch, ledger: Ledger) -> None:
+    def __init__(self, scheduler: Any, notes: Notes, tap: Tap, switch: Switch, close: Close) -> None:
         self._scheduler, self._notes, self._tap = scheduler, notes, tap
-        self._switch, self._ledger = switch, ledger
+        self._switch, self._close = switch, close
         self._wrappers = Wrappers()
         self._requests = RequestHooks(scheduler, notes, self._wrappers, switch)
         self._blocks = BlockHooks(scheduler, notes, self._wrappers, switch)
@@ -95,7 +99,9 @@ class Hooks:
             except BaseException:
                 self._inside = False
                 raise
-            self._leave(UPDATE, began, scheduler_output, False, outputs, args[0] if args else kwargs["model_runner_output"])
+            self._leave(
+                UPDATE, began, scheduler_output, False, outputs, args[0] if args else kwargs["model_runner_output"]
+            )
             return outputs
 
         return update_from_output
@@ -104,7 +110,15 @@ class Hooks:
         self._inside = True
         return _now()
 
-    def _leave(self, kind: int, began: int, output: Any = None, throttled: bool = False, outputs: Any = None, computed: Any = None) -> None:
+    def _leave(
+        self,
+        kind: int,
+        began: int,
+        output: Any = None,
+        throttled: bool = False,
+        outputs: Any = None,
+        computed: Any = None,
+    ) -> None:
         self._inside = False
         if not self._switch.on:
             return
@@ -124,9 +138,5 @@ class Hooks:
         """The engine core goes down: leave the ledger behind. vLLM comes here on the way out of an error, too."""
         error = sys.exc_info()[1]
         clean = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-        self._switch.run(lambda: self._close(clean))
-
-    def _close(self, clean: bool) -> None:
         self.remove()
-        self._tap.flush()
-        self._ledger.close(clean=clean)
+        self._switch.run(lambda: self._close(clean))

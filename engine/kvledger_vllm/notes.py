@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Notes:
-    """Collected by `kvledger_vllm.hooks`, applied and emptied by `kvledger_vllm.publication`.
+    """Collected by the hooks, said and emptied by the tap.
 
     `fresh` blocks of vLLM's were taken from the free queue, `touched` are others that may have changed; `dirty` are ids
     of requests whose tables may have changed in any way. Times are CLOCK_MONOTONIC nanoseconds.
@@ -35,6 +35,7 @@ class Notes:
     """The whole prefix cache was reset."""
     cancelled_by_engine: bool = False
     ended_inside: bool = False
+    """Requests were told to end, maybe in the middle of another entry point."""
 
     def quiet(self) -> bool:
         """Whether nothing was noted but blocks that were allocated, as in a step where running requests go on."""

@@ -1,45 +1,49 @@
 """The tap: what an entry point of vLLM's scheduler has changed, as plain numbers, in one message per publication.
 
-Reads vLLM's objects right after the call, and derives nothing from its arguments; holds no ledger. What a message
-says, and in which order, is `kvledger_vllm.message`.
+Reads vLLM's objects right after the call; derives nothing from its arguments, and holds no ledger.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import compress
 from marshal import dumps
 from typing import Any
 
 from kvledger_vllm.channel import Sender
 from kvledger_vllm.errors import InstrumentError
-from kvledger_vllm.message import SCHEDULE, UPDATE
+from kvledger_vllm.message import CLOSE, SCHEDULE, UPDATE, Message
 from kvledger_vllm.notes import Notes
 from kvledger_vllm.rare import Rare
 from kvledger_vllm.reading import code_of
 from kvledger_vllm.stretch import Stretch
 
 _now = time.monotonic_ns
-_MARSHAL_VERSION = 2  # of later ones each object is looked up in a table of those that were written already
+_MARSHAL_VERSION = 2  # by later ones each object is looked for among all that were packed before it
 _MOST_IN_FLIGHT = 64
 _PROVED = 4
 
 
 class Tap:
-    """Messages about one scheduler. `notes` is what the hooks saw since the last one."""
+    """Messages about one scheduler. `notes` is what the hooks saw since the last one.
 
-    def __init__(self, scheduler: Any, notes: Notes, sender: Sender) -> None:
+    `ended`, of CLOCK_MONOTONIC nanoseconds, says how the mirror ended, "" while it lives.
+    """
+
+    def __init__(self, scheduler: Any, notes: Notes, sender: Sender, ended: Callable[[int], str]) -> None:
         manager = scheduler.kv_cache_manager
         managers = tuple(manager.coordinator.single_type_managers)
-        self._scheduler, self._notes, self._sender = scheduler, notes, sender
-        self._tables = managers[0].req_to_blocks if len(managers) == 1 else None
+        self._scheduler, self._notes, self._sender, self._ended = scheduler, notes, sender, ended
+        # Tables of full attention only grow. With others a request's tables are told as a whole.
+        grow = len(managers) == 1 and type(managers[0]).__name__ == "FullAttentionManager"
+        self._tables = managers[0].req_to_blocks if grow else None
         self._queue = manager.block_pool.free_block_queue
-        self._rare = Rare(scheduler, notes)
-        self._stretch = Stretch(manager.block_pool.blocks)
+        self.rare, self.stretch = Rare(scheduler, notes), Stretch(manager.block_pool.blocks)
         self._last: Any = None
         self._steps: deque[tuple[Any, int]] = deque(maxlen=_MOST_IN_FLIGHT)
-        self._step = self._took_ns = self._answered = self._next_proof = 0
+        self._step = self._tapped_ns = self._answered = self._next_proof = 0
         # Where a step may give a request more than one token, or take some back, each is asked how many it has.
         self._one_each = (
             not getattr(scheduler, "num_spec_tokens", 0)
@@ -47,7 +51,8 @@ class Tap:
             and getattr(scheduler, "connector", None) is None
         )
         self.sent_ns = 0
-        """Time of the last publication: the ledger clock."""
+        """Ledger clock of the last publication."""
+        self.rare.want_all()
 
     def publish(
         self,
@@ -62,73 +67,87 @@ class Tap:
         """Say what an entry point has changed.
 
         `output` is the scheduler output of a schedule or an update, `outputs` what an update hands out to clients,
-        `computed` the model's output. Raises `InstrumentError` where the mirror does not keep up.
+        `computed` the model's output. Raises `InstrumentError` where the mirror has ended or does not keep up.
         """
         notes, scheduler = self._notes, self._scheduler
-        step, grown, tokens, fresh = 0, None, None, notes.fresh
+        evictions, step, grown, tokens, stretch, proof = notes.evictions, 0, None, None, None, None
         if self._sender.wanted != self._answered:
-            self._tell_all()
+            self._answered, self._last = self._sender.wanted, None
+            self.rare.want_all()
         quiet = notes.quiet()
-        if kind == SCHEDULE:
+        if kind == UPDATE:
+            step, tokens = self._step_of(output), self._handed_out(output, outputs, computed)
+        elif kind == SCHEDULE:
             scheduled = output.num_scheduled_tokens
             if scheduled != self._last:
                 tokens = self._last = scheduled
             if scheduled:
                 self._step = step = self._step + 1
                 self._steps.append((output, step))
-            grown = self._grown(output.scheduled_cached_reqs)
-            quiet = quiet and not output.scheduled_new_reqs and not scheduler.waiting
-        elif kind == UPDATE:
-            step = self._step_of(output)
-            tokens = self._handed_out(output, outputs, computed)
-        rows: list[int] = []
+            grown, proof = self._grown(output.scheduled_cached_reqs), self._proof()
+            quiet = quiet and not (
+                output.scheduled_new_reqs
+                or output.scheduled_cached_reqs.resumed_req_ids
+                or scheduler.waiting
+                or getattr(scheduler, "kv_holding_waiting", None)
+                or notes.dirty
+            )
+        else:
+            quiet = False
+        fresh, rows = notes.fresh, list[int]()
         for block in fresh:
             rows += (block.block_id - 1, code_of(block))
-        now = _now()
-        self.sent_ns = now
-        message = dumps(
+        rare = None if quiet else self.rare.collect(kind, output, throttled)
+        self.sent_ns = now = _now()
+        if why := self._ended(now):
+            raise InstrumentError(f"the mirror ended {why}")
+        if kind != UPDATE:
+            stretch = self.stretch.due(now)
+        self._send(
             (
-                kind, began_ns, ended_ns, now, self._took_ns, not scheduler.has_requests(), len(scheduler.running),
-                self._queue.num_free_blocks, notes.evictions, rows, grown, step, tokens,
-                self._stretch.due(now) if kind != UPDATE else None,
-                self._proof() if kind == SCHEDULE else None,
-                None if quiet else self._rare.collect(kind, output, throttled),
-            ),
-            _MARSHAL_VERSION,
+                kind, began_ns, ended_ns, now, self._tapped_ns, not scheduler.has_requests(), len(scheduler.running),
+                self._queue.num_free_blocks, evictions, rows, grown, step, tokens, stretch, proof, rare,
+            )
         )  # fmt: skip
         if fresh:
             fresh.clear()
         notes.evictions = 0
-        if not self._sender.send(message):
-            raise InstrumentError("the mirror did not keep up")
-        self._took_ns = _now() - ended_ns
+        self._tapped_ns = _now() - ended_ns
+
+    def close(self) -> None:
+        """Say that there is nothing more to come. Raises `InstrumentError` where the mirror does not keep up."""
+        now = _now()
+        self._send(Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], None, 0, None, None, None, None))
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        if not self._sender.send(dumps(message if type(message) is tuple else tuple(message), _MARSHAL_VERSION)):
+            raise InstrumentError(f"the mirror did not keep up: {self._sender.size:,} bytes are waiting for it")
 
     def _grown(self, cached: Any) -> list[Any] | None:
-        """Of tables that grew: request, blocks now, and the new ones. With several groups all are told as a whole."""
-        tables, dirty = self._tables, self._notes.dirty
-        ids = list(compress(cached.req_ids, cached.new_block_ids))
+        tables, new = self._tables, cached.new_block_ids
+        ids = list(compress(cached.req_ids, new))
         if not ids:
             return None
         if tables is None:
-            dirty.update(ids)
+            self._notes.dirty.update(ids)
             return None
         grown: list[Any] = []
-        for request_id in ids:
+        for request_id, (blocks, *_) in zip(ids, filter(None, new), strict=True):
             table = tables[request_id]
-            grown += (request_id, len(table), table[-1].block_id - 1)
+            grown += (request_id, len(table), [block.block_id - 1 for block in table[-len(blocks) :]])
         return grown
 
     def _step_of(self, output: Any) -> int:
-        while self._steps:
-            scheduled, step = self._steps.popleft()
+        steps = self._steps
+        while output.num_scheduled_tokens and steps:
+            scheduled, step = steps.popleft()
             if scheduled is output:
                 return step
         return 0
 
-    def _handed_out(self, output: Any, outputs: Any, computed: Any) -> Any:
+    def _handed_out(self, output: Any, outputs: Any, computed: Any) -> list[Any] | None:
         """None: one token to each request of the step. Else what each of them says of itself."""
-        scheduled = output.num_scheduled_tokens
-        sampled = computed.sampled_token_ids
+        scheduled, sampled = output.num_scheduled_tokens, computed.sampled_token_ids
         if (
             self._one_each
             and not self._notes.ended_inside
@@ -136,14 +155,13 @@ class Tap:
             and bytes(map(len, sampled)).count(1) == len(scheduled)
         ):
             return None
-        requests, told = self._scheduler.requests, []
+        requests, told = self._scheduler.requests, list[Any]()
         for request_id in scheduled:
             if (request := requests.get(request_id)) is not None:
                 told += (request_id, request.num_computed_tokens, request.num_output_tokens)
         return told
 
     def _proof(self) -> list[Any]:
-        """A few running requests in turn, as they say of themselves: whatever was added up is compared with them."""
         running, at = self._scheduler.running, self._next_proof
         if at >= len(running):
             at = 0
@@ -152,8 +170,3 @@ class Tap:
         for request in running[at : at + _PROVED]:
             proof += (request.request_id, request.num_computed_tokens, request.num_output_tokens)
         return proof
-
-    def _tell_all(self) -> None:
-        self._answered = self._sender.wanted
-        self._rare.note_all()
-        self._last = None

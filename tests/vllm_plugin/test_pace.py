@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from kvledger_vllm.pace import TokenClock
 
 from kvledger.clock import VirtualClock
 from kvledger.limits import Group, Limits
@@ -12,7 +13,6 @@ from kvledger.pace import Pace
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
-from kvledger_vllm.pace import TokenClock
 
 SLOTS, BLOCK_TOKENS = 6, 16
 TURNS = st.lists(st.tuples(st.sampled_from(("tick", "join", "leave", "stop")), st.integers(0, SLOTS - 1)), max_size=60)

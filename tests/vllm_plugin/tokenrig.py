@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from kvledger_vllm.delayed import Delayed
+
 from kvledger.clock import VirtualClock
 from kvledger.limits import Group, Limits
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
 from kvledger.words import RequestState
 from kvledger.writer import Ledger
-from kvledger_vllm.delayed import Delayed
 from kvledger_vllm.requests import Requests
 from kvledger_vllm.tokens import Tokens
 
