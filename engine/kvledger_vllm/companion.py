@@ -26,15 +26,9 @@ class Companion:
     def __init__(self, ledger: Ledger, sender: Sender) -> None:
         self._ledger, self._sender, self._looked_ns = ledger, sender, 0
         descriptors = ledger.descriptor, sender.memory, sender.bell
+        numbers = *descriptors, os.getpid(), time.monotonic_ns()
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "kvledger_vllm.process",
-                *map(str, descriptors),
-                str(os.getpid()),
-                packed_limits(ledger.limits),
-            ],
+            [sys.executable, "-m", "kvledger_vllm.process", *map(str, numbers), packed_limits(ledger.limits)],
             env=_environment(),
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,

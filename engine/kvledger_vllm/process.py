@@ -1,7 +1,7 @@
 """The mirror's process: applies the tap's messages to the ledger, in order, until the engine core ends.
 
-Started as `python -m kvledger_vllm.process LEDGER CHANNEL BELL CORE LIMITS`: three descriptors, the core's process id,
-and how the ledger was laid out. It takes no lock, holds nothing of vLLM's, and goes on as long as there is something to
+Started as `python -m kvledger_vllm.process LEDGER CHANNEL BELL CORE BEGAN LIMITS`: three descriptors, the core's process
+id, its monotonic clock in nanoseconds, and how the ledger was laid out. It takes no lock, holds nothing of vLLM's, and goes on as long as there is something to
 apply, whatever becomes of the core.
 """
 
@@ -30,8 +30,8 @@ class MessageClock:
 
     virtual = False
 
-    def __init__(self) -> None:
-        self._now_ns = time.monotonic_ns()
+    def __init__(self, now_ns: int) -> None:
+        self._now_ns = now_ns
 
     def set(self, now_ns: int) -> None:
         """CLOCK_MONOTONIC nanoseconds."""
@@ -73,9 +73,9 @@ def main(arguments: list[str]) -> int:
         # Meant for the engine, which ends in its own time and has more to say until then.
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    descriptor, memory, bell, core = map(int, arguments[:4])
-    clock = MessageClock()
-    ledger = adopt(descriptor, limits_from(arguments[4]), clock)
+    descriptor, memory, bell, core, began_ns = map(int, arguments[:5])
+    clock = MessageClock(began_ns)
+    ledger = adopt(descriptor, limits_from(arguments[5]), clock)
     try:
         publisher, receiver = Publisher(ledger), Receiver(memory, bell)
         for packed in messages(receiver, lambda: os.getppid() == core):
