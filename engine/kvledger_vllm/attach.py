@@ -85,11 +85,11 @@ def attach(scheduler: Any, settings: Settings) -> Instrument:
         instrument.tap = tap = Tap(scheduler, notes, sender, mirror.ended)
 
         def close(clean: bool) -> None:
-            tap.close()
+            tap.close(clean)
             if not mirror.await_applied(PATIENCE_SECONDS):
                 raise InstrumentError("the mirror has not applied everything")
-            mirror.end(PATIENCE_SECONDS)
             ledger.leave(clean=clean)
+            mirror.end(PATIENCE_SECONDS)
             instrument.switch.retire()
 
         hooks = Hooks(scheduler, notes, tap, instrument.switch, close)

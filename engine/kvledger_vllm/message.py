@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 SCHEDULE, UPDATE, OTHER, CLOSE = range(4)
-"""What kind of entry point has ended; `CLOSE`: there will be no other message."""
+"""What kind of entry point has ended; `CLOSE`: there will be no other message (rare: `clean`)."""
 
 
 class Message(NamedTuple):

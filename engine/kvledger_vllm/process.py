@@ -1,22 +1,22 @@
 """The mirror's process: applies the tap's messages to the ledger, in order, until the engine core ends.
 
-Started as `python -m kvledger_vllm.process LEDGER CHANNEL BELL CORE BEGAN LIMITS`: three descriptors, the core's
-process id, its monotonic clock in nanoseconds, and how the ledger was laid out. It takes no lock, holds nothing of
-vLLM's, and goes on as long as there is something to apply, whatever becomes of the core.
+Started as `python -m kvledger_vllm.process LEDGER CHANNEL BELL CORE BEGAN LIMITS`: descriptors, of which CORE is a pidfd,
+the core's monotonic clock in nanoseconds, and how the ledger was laid out. It takes no lock, holds nothing of vLLM's,
+and goes on as long as there is something to apply, whatever becomes of the core.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from marshal import loads
 
 from kvledger.adoption import adopt
+from kvledger.layout import CONTROL_INDEX
 from kvledger_vllm.channel import Receiver
 from kvledger_vllm.geometry import limits_from
 from kvledger_vllm.message import CLOSE, Message
@@ -46,8 +46,11 @@ class MessageClock:
         return time.time_ns() - time.monotonic_ns() + self._now_ns
 
 
-def messages(receiver: Receiver, alive: Callable[[], bool]) -> Iterator[bytes]:
-    """Each message as it comes, until the core is gone and nothing is left. Sleeps when none has come for a while."""
+def messages(receiver: Receiver, core: int) -> Iterator[bytes]:
+    """Each message as it comes, until the process of pidfd `core` has ended and nothing is left.
+
+    Sleeps when none has come for a while.
+    """
     until = time.monotonic() + _AWAKE_SECONDS
     while True:
         if (message := receiver.take()) is not None:
@@ -56,13 +59,13 @@ def messages(receiver: Receiver, alive: Callable[[], bool]) -> Iterator[bytes]:
         elif time.monotonic() < until:
             time.sleep(_NAP_SECONDS)
         else:
-            lives = alive()
+            ended = select.select([core], [], [], 0)[0]
             receiver.asleep(True)
             # Once more: a message may have been written before the word was.
             if receiver.take() is None:
-                if not lives:
+                if ended:
                     return
-                select.select([receiver.bell], [], [], _LOOK_SECONDS)
+                select.select([receiver.bell, core], [], [], _LOOK_SECONDS)
                 receiver.silence()
             receiver.asleep(False)
 
@@ -78,11 +81,12 @@ def main(arguments: list[str]) -> int:
     ledger = adopt(descriptor, limits_from(arguments[5]), clock)
     try:
         publisher, receiver = Publisher(ledger), Receiver(memory, bell)
-        for packed in messages(receiver, lambda: os.getppid() == core):
+        for packed in messages(receiver, core):
             message = Message(*loads(packed))
             clock.set(message.now_ns)
             if message.kind == CLOSE:
                 ledger.publish_now()
+                ledger.control[CONTROL_INDEX["closed"]] = bool((message.rare or {}).get("clean"))
                 receiver.done(packed)
                 return 0
             if not publisher.publish(message):

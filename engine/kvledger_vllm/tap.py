@@ -114,10 +114,13 @@ class Tap:
         notes.evictions = 0
         self._tapped_ns = _now() - ended_ns
 
-    def close(self) -> None:
-        """Say that there is nothing more to come. Raises `InstrumentError` where the mirror does not keep up."""
+    def close(self, clean: bool) -> None:
+        """Say that there is nothing more to come, and whether the core ends as it was asked to.
+
+        Raises `InstrumentError` where the mirror does not keep up.
+        """
         now = _now()
-        self._send(Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], None, 0, None, None, None, None))
+        self._send(Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], None, 0, None, None, None, {"clean": clean}))
 
     def _send(self, message: tuple[Any, ...]) -> None:
         if not self._sender.send(dumps(message if type(message) is tuple else tuple(message), _MARSHAL_VERSION)):
