@@ -62,6 +62,7 @@ class Instrument:
     ledger: Ledger | None = None
     tap: Tap | None = None
     mirror: Companion | None = None
+    hooks: Hooks | None = None
     stop: Callable[[], None] | None = None
 
     def await_applied(self, seconds: float = PATIENCE_SECONDS) -> bool:
@@ -92,7 +93,7 @@ def attach(scheduler: Any, settings: Settings) -> Instrument:
             mirror.end(PATIENCE_SECONDS)
             instrument.switch.retire()
 
-        hooks = Hooks(scheduler, notes, tap, instrument.switch, close)
+        instrument.hooks = hooks = Hooks(scheduler, notes, tap, instrument.switch, close)
         instrument.switch.on_failure(hooks.remove)
         hooks.put_in()
         instrument.stop = hooks.stop

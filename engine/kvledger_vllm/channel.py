@@ -70,7 +70,7 @@ class Sender(Channel):
         words, data, size = self._words, self._data, self.size
         written, read = words[_WRITTEN], words[_READ]
         at, length = written % size, len(message)
-        if written == read and at > _HOT_BYTES and size - at >= _FRAME.size:
+        if written == read and at > _HOT_BYTES and _FRAME.size + length <= at and size - at >= _FRAME.size:
             # Nothing waits to be read: begin again, in memory that the processor's caches still hold.
             _FRAME.pack_into(data, at, _SKIP, 0)
             written += size - at

@@ -78,15 +78,20 @@ class Holdings:
         whole: dict[str, list[list[int]]] = (message.rare or {}).get("tables", {})
         for request_id, said in whole.items():
             self._compare(plan, request_id, said)
-        grown = message.grown or []
-        for request_id, length, blocks in zip(grown[::3], grown[1::3], grown[2::3], strict=True):
+        for request_id, length, (new, *_) in zip(*(message.grown or ((), (), ())), strict=True):
             if request_id not in whole:
                 slot = self._requests.require(request_id)
-                if self._tables[0].length(slot) + len(blocks) != length:
+                if self._tables[0].length(slot) + len(new) != length:
                     self.missed += 1
                     continue
-                plan.extended.append((slot, 0, blocks))
+                plan.extended.append((slot, 0, [block - 1 for block in new]))
         return plan
+
+    def prove(self, proof: list[Any] | None) -> None:
+        """Compare the ends of a few tables with what they are said to be."""
+        for request_id, last in zip((proof or [])[::4], (proof or [])[3::4], strict=True):
+            slot = self._requests.slot_of.get(request_id)
+            self.missed += slot is not None and last >= 0 and self._tables[0].last(slot) != last
 
     def _compare(self, plan: Plan, request_id: str, said: list[list[int]]) -> None:
         slot = self._requests.slot_of.get(request_id)

@@ -38,7 +38,8 @@ class Hooks:
         self._inside = False
 
     def put_in(self) -> None:
-        """Wrap everything that changes blocks, tables or requests; then publish the scheduler as it is."""
+        """Wrap everything that changes blocks, tables or requests; then publish the scheduler as it is, all of it."""
+        self._tap.rare.want_all()
         self._requests.put_in()
         self._blocks.put_in()
         # Last, so that an entry point's publication comes after everything that was noted in it.

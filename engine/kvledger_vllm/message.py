@@ -28,8 +28,8 @@ class Message(NamedTuple):
     evictions: int
     fresh: list[int]
     """Rows of blocks that were taken from the free queue."""
-    grown: list[Any] | None
-    """Of tables that only grew: request id, blocks it has now, list of the new ones."""
+    grown: tuple[list[str], list[int], list[Any]] | None
+    """Of tables that only grew: request ids, blocks they have now, and the new ones by group in vLLM's numbers."""
     step: int
     """Number of the step that was scheduled or updated, 0 for none."""
     tokens: Any
@@ -38,6 +38,6 @@ class Message(NamedTuple):
     stretch: tuple[int, list[int]] | None
     """First block, and the codes of it and those behind it: for comparison."""
     proof: list[Any] | None
-    """Of a few running requests id, tokens computed, tokens generated: for comparison."""
+    """Of a few running requests id, tokens computed, tokens generated, last block (-1: not told): for comparison."""
     rare: dict[str, Any] | None
     """By name, what happens seldom; see `rare.Rare`."""

@@ -1,8 +1,8 @@
 """The mirror's process: applies the tap's messages to the ledger, in order, until the engine core ends.
 
-Started as `python -m kvledger_vllm.process LEDGER CHANNEL BELL CORE BEGAN LIMITS`: descriptors, of which CORE is a pidfd,
-the core's monotonic clock in nanoseconds, and how the ledger was laid out. It takes no lock, holds nothing of vLLM's,
-and goes on as long as there is something to apply, whatever becomes of the core.
+Started as `python -m kvledger_vllm.process LEDGER CHANNEL BELL CORE BEGAN LIMITS`: descriptors, of which CORE is a
+pidfd, the core's monotonic clock in nanoseconds, and how the ledger was laid out. It takes no lock, holds nothing of
+vLLM's, and goes on as long as there is something to apply, whatever becomes of the core.
 """
 
 from __future__ import annotations

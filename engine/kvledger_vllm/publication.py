@@ -48,6 +48,7 @@ class Publisher:
         released = self._change(message, rare, plan)
         if message.kind == SCHEDULE:
             self._lifecycle.scheduled(message, rare)
+            self._holdings.prove(message.proof)
             self._steps.scheduled(message.began_ns, message.ended_ns)
         elif message.kind == UPDATE:
             self._steps.updated(message.began_ns, message.ended_ns)

@@ -38,6 +38,11 @@ class BlockTables:
             left, chunk = left - self._width, int(self._arena.next[chunk])
         return blocks
 
+    def last(self, slot: int) -> int:
+        """The last block of a slot's table, -1 where it is empty."""
+        length = self.length(slot)
+        return int(self._arena.chunk[self._last[slot], (length - 1) % self._width]) if length else -1
+
     def extend(self, slot: int, blocks: list[int]) -> None:
         """Lengthen one slot's table by any number of blocks."""
         length, done = self.length(slot), 0

@@ -52,7 +52,6 @@ class Tap:
         )
         self.sent_ns = 0
         """Ledger clock of the last publication."""
-        self.rare.want_all()
 
     def publish(
         self,
@@ -120,13 +119,14 @@ class Tap:
         Raises `InstrumentError` where the mirror does not keep up.
         """
         now = _now()
-        self._send(Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], None, 0, None, None, None, {"clean": clean}))
+        last = Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], None, 0, None, None, None, {"clean": clean})
+        self._send(tuple(last))
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        if not self._sender.send(dumps(message if type(message) is tuple else tuple(message), _MARSHAL_VERSION)):
+        if not self._sender.send(dumps(message, _MARSHAL_VERSION)):
             raise InstrumentError(f"the mirror did not keep up: {self._sender.size:,} bytes are waiting for it")
 
-    def _grown(self, cached: Any) -> list[Any] | None:
+    def _grown(self, cached: Any) -> tuple[Any, ...] | None:
         tables, new = self._tables, cached.new_block_ids
         ids = list(compress(cached.req_ids, new))
         if not ids:
@@ -134,11 +134,8 @@ class Tap:
         if tables is None:
             self._notes.dirty.update(ids)
             return None
-        grown: list[Any] = []
-        for request_id, (blocks, *_) in zip(ids, filter(None, new), strict=True):
-            table = tables[request_id]
-            grown += (request_id, len(table), [block.block_id - 1 for block in table[-len(blocks) :]])
-        return grown
+        # Looked up without making one: vLLM's dictionary would.
+        return ids, [len(tables.get(i, ())) for i in ids], list(filter(None, new))
 
     def _step_of(self, output: Any) -> int:
         steps = self._steps
@@ -165,11 +162,14 @@ class Tap:
         return told
 
     def _proof(self) -> list[Any]:
-        running, at = self._scheduler.running, self._next_proof
+        running, tables, at = self._scheduler.running, self._tables, self._next_proof
         if at >= len(running):
             at = 0
         self._next_proof = at + _PROVED
         proof: list[Any] = []
         for request in running[at : at + _PROVED]:
-            proof += (request.request_id, request.num_computed_tokens, request.num_output_tokens)
+            request_id = request.request_id
+            table = tables.get(request_id) if tables is not None else None
+            last = table[-1].block_id - 1 if table else -1
+            proof += (request_id, request.num_computed_tokens, request.num_output_tokens, last)
         return proof

@@ -76,7 +76,7 @@ class Tokens:
 
     def prove(self, proof: list[Any] | None) -> None:
         """Compare a few requests' own counts with what was added up, and put right what differs."""
-        for slot, computed, output in self._rows(proof or []):
+        for slot, computed, output in self._rows(proof or [], width=4):
             said = self._slots.computed_tokens.item(slot), self._slots.output_tokens.item(slot)
             if said != (computed, output):
                 self._store_computed(slot, computed)
@@ -84,9 +84,9 @@ class Tokens:
                 self._slots.output_tokens[slot] = output
                 self._scan.corrected(1, f"request with {said} tokens computed and generated has {computed, output}")
 
-    def _rows(self, told: list[Any]) -> list[tuple[int, int, int]]:
+    def _rows(self, told: list[Any], width: int = 3) -> list[tuple[int, int, int]]:
         slot_of = self._requests.slot_of
-        rows = zip(told[::3], told[1::3], told[2::3], strict=True)
+        rows = zip(told[::width], told[1::width], told[2::width], strict=True)
         return [(slot_of[i], computed, output) for i, computed, output in rows if i in slot_of]
 
     def _take(self, step: int) -> Slots:

@@ -71,6 +71,7 @@ class TokenRig:
         self.tap = Tap(self.scheduler, self.notes, self.channel, lambda _: "")  # type: ignore[arg-type]
         self.reader = Reader.over(MemorySource(self.ledger.image))
         self._new: list[str] = []
+        self.tap.rare.want_all()
         self._publish(OTHER)
 
     def admit(self, request: Asked) -> None:
