@@ -8,6 +8,7 @@ vLLM's, and goes on as long as there is something to apply, whatever becomes of 
 from __future__ import annotations
 
 import logging
+import os
 import select
 import signal
 import sys
@@ -22,7 +23,8 @@ from kvledger_vllm.geometry import limits_from
 from kvledger_vllm.message import CLOSE, Message
 from kvledger_vllm.publication import Publisher
 
-_NAP_SECONDS, _AWAKE_SECONDS, _LOOK_SECONDS = 0.0005, 0.02, 0.2
+_NAP_SECONDS, _AWAKE_SECONDS, _LOOK_SECONDS = 0.001, 0.02, 0.2
+_NICE = 5
 
 
 class MessageClock:
@@ -75,6 +77,8 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         # Meant for the engine, which ends in its own time and has more to say until then.
         signal.signal(number, signal.SIG_IGN)
+    # Where both want the same processor, the engine goes first.
+    os.nice(_NICE)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     descriptor, memory, bell, core, began_ns = map(int, arguments[:5])
     clock = MessageClock(began_ns)
