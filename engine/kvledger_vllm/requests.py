@@ -22,7 +22,7 @@ _MOST_TOKENS = (1 << 31) - 1
 # What a new occupant must not inherit from the slot's last one. Table and chunk fields are the tables' own.
 _CLEARED = (
     "parent_serial", "request_class", "finish_reason", "cancel_cause", "computed_tokens", "output_tokens", "hit_tokens",
-    "own_from_token", "pace", "peak_blocks", "preemptions", "first_block_ns", "first_token_ns", "last_token_ns",
+    "own_from_token", "peak_blocks", "preemptions", "first_block_ns", "first_token_ns", "last_token_ns",
     "finishing_ns", "block_seconds", "share_base", "wait_base", "wait_seconds",
 )  # fmt: skip
 

@@ -245,7 +245,7 @@ class Hold:
             if "repair" in command:
                 self._defects.repair(command["repair"])
             if "defer_frees" in command:
-                self._scheduler.defer_block_free = bool(command["defer_frees"])
+                self._defer_frees(bool(command["defer_frees"]))
             if "release_late" in command:
                 self._late.on = bool(command["release_late"])
             if "publish" in command:
@@ -254,6 +254,14 @@ class Hold:
             if "go" in command:
                 self._left = int(command["go"])
                 return
+
+    def _defer_frees(self, whether: bool) -> None:
+        """Switch what vLLM does with a connector only. What is deferred then would wait for ever once it is off."""
+        scheduler = self._scheduler
+        if scheduler.defer_block_free and not whether:
+            scheduler.processed_step_seq = scheduler.sched_step_seq
+            scheduler._drain_deferred_frees()
+        scheduler.defer_block_free = whether
 
     def _say(self, document: dict[str, Any]) -> None:
         if self._socket is None:
