@@ -420,6 +420,20 @@ def test_what_changes_by_no_way_that_is_watched_is_found_by_the_scan_and_named_i
         assert differing == ({"free"} if change in (dropped, queued_too) else set())
 
 
+def test_a_table_that_changed_without_a_word_is_found_and_everything_told_anew(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    with mirrored(tiny_model, ledger_directory, blocks=129, seed=4) as mirror:
+        six_requests(mirror, 4)
+        mirror.check("before")
+        mirror.tables["r2"].reverse()
+        for _ in range(4):  # of four requests told of in each, and one in which all are
+            mirror.bare.step()
+            assert mirror.instrument.await_applied()
+        assert differences(truth_of(mirror.scheduler), ledger_counts(mirror.reader)) == {}
+        assert (mirror.instrument.switch.on, mirror.corrections()) == (True, 1)
+
+
 def test_the_scan_comes_round_by_itself_within_its_time(tiny_model: Path, ledger_directory: Path) -> None:
     with mirrored(tiny_model, ledger_directory, blocks=129, seed=4) as mirror:
         six_requests(mirror, 4)
