@@ -27,7 +27,9 @@ class Message(NamedTuple):
     """Blocks in vLLM's free queue, by its own count."""
     evictions: int
     fresh: list[int]
-    """Rows of blocks that were taken from the free queue."""
+    """Blocks that were taken from the free queue, in vLLM's numbers."""
+    codes: list[int]
+    """`reading.code_of` each of them."""
     grown: tuple[list[str], list[int], list[Any]] | None
     """Of tables that only grew: request ids, blocks they have now, and the new ones by group in vLLM's numbers."""
     step: int

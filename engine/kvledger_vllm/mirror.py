@@ -7,7 +7,7 @@ not counted. Owns `block.ref_count`, `block.state`, the lists, and the counts of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -64,16 +64,17 @@ class Mirror:
             found += (first + row, codes[row])
         return found
 
-    def look(self, touched: list[int], fresh: list[int]) -> Change:
-        """Take in the rows of touched and newly allocated blocks. Changes nothing."""
-        change = Change()
-        for block, code in dict(chain(_pairs(touched), _pairs(fresh))).items():
+    def look(self, touched: list[int], fresh: list[int], codes: list[int]) -> Change:
+        """Take in the rows of touched blocks, and newly allocated ones with their codes. Changes nothing."""
+        change = Change(fresh=set(fresh))
+        # Of one block that is there twice both say the same.
+        said = chain(zip(touched[::2], touched[1::2], strict=True), zip(fresh, codes, strict=True))
+        for block, code in dict(said).items():
             references, queued = code >> 2, bool(code & QUEUED)
             state = _ACTIVE if references > 0 else _CACHED if queued and code & FOUND else _FREE
             # One that is held and in vLLM's free queue, or neither, goes on the list, or not, as vLLM has it: the
             # audit names it.
             change.rows.append((block, references, state, queued and state != _CACHED))
-        change.fresh.update(fresh[::2])
         return change
 
     def stamp(self, blocks: Iterable[int]) -> None:
@@ -144,8 +145,3 @@ class Mirror:
         self._values[self._cached_gauge] = cached_count
         # The engine's own count of its free queue, so that a count that went wrong there shows as a violation here.
         self._values[self._free_gauge] = self.queued - cached_count
-
-
-def _pairs(rows: list[int]) -> Iterator[tuple[int, int]]:
-    """Of one block that is there twice both say the same."""
-    return zip(rows[::2], rows[1::2], strict=True)

@@ -72,13 +72,14 @@ class Publisher:
         if "pool" in rare:
             touched = mirror.differing(0, rare["pool"])
         if touched or message.fresh or plan:
-            self._apply(mirror.look(touched, message.fresh), plan)
+            fresh = [block - 1 for block in message.fresh]
+            self._apply(mirror.look(touched, fresh, message.codes), plan)
         else:
             mirror.count()
         self._pins.sync(rare, self._serial_of)
         # Only now: what was noted must be in the ledger before anything counts as changed behind the hooks.
         if wrong := self._scan.differing(message.stretch):
-            self._apply(mirror.look(wrong, []), Plan())
+            self._apply(mirror.look(wrong, [], []), Plan())
         released = {slot: len(blocks) for slot, blocks in plan.cleared.items()}
         self._lifecycle.preempt(rare, released)
         return released

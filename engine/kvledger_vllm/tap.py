@@ -17,7 +17,7 @@ from kvledger_vllm.errors import InstrumentError
 from kvledger_vllm.message import CLOSE, SCHEDULE, UPDATE, Message
 from kvledger_vllm.notes import Notes
 from kvledger_vllm.rare import Rare
-from kvledger_vllm.reading import code_of
+from kvledger_vllm.reading import codes_of
 from kvledger_vllm.stretch import Stretch
 
 _now = time.monotonic_ns
@@ -93,9 +93,8 @@ class Tap:
             )
         else:
             quiet = False
-        fresh, rows = notes.fresh, list[int]()
-        for block in fresh:
-            rows += (block.block_id - 1, code_of(block))
+        fresh = notes.fresh
+        blocks, codes = [block.block_id for block in fresh], codes_of(fresh)
         rare = None if quiet else self.rare.collect(kind, output, throttled)
         self.sent_ns = now = _now()
         if why := self._ended(now):
@@ -105,7 +104,7 @@ class Tap:
         self._send(
             (
                 kind, began_ns, ended_ns, now, self._tapped_ns, not scheduler.has_requests(), len(scheduler.running),
-                self._queue.num_free_blocks, evictions, rows, grown, step, tokens, stretch, proof, rare,
+                self._queue.num_free_blocks, evictions, blocks, codes, grown, step, tokens, stretch, proof, rare,
             )
         )  # fmt: skip
         if fresh:
@@ -119,7 +118,7 @@ class Tap:
         Raises `InstrumentError` where the mirror does not keep up.
         """
         now = _now()
-        last = Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], None, 0, None, None, None, {"clean": clean})
+        last = Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], [], None, 0, None, None, None, {"clean": clean})
         self._send(tuple(last))
 
     def _send(self, message: tuple[Any, ...]) -> None:
