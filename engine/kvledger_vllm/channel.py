@@ -1,7 +1,8 @@
 """The way from the tap to the mirror: a ring of bytes in shared memory, written by one process and read by another.
 
 No system call while the reader is awake. A message is a header (length, checksum) and its bytes; it exists once
-`written` has moved behind it. The checksum is for machines on which another core may see the two in the other order.
+`written` has moved behind it. The checksum, which begins with the message's number, is for machines on which another
+core may see the two in the other order. Positions only grow; `base` is the one that lies at the ring's beginning.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any, Self
 CHANNEL_BYTES = 16 << 20
 """Room for what a mirror that stands still has not read."""
 _HEAD_BYTES, _FRAME = 4096, struct.Struct("<II")
-_WRITTEN, _READ, _ASLEEP, _SENT, _APPLIED, _WANTED = range(6)
-_SKIP = 0xFFFFFFFF
+_WRITTEN, _READ, _ASLEEP, _SENT, _APPLIED, _WANTED, _BASE = range(7)
+_SKIP = _MOST = 0xFFFFFFFF
 _HOT_BYTES = 64 << 10
 
 
@@ -69,12 +70,10 @@ class Sender(Channel):
         """Write one message; False, with nothing written, where there is no room for it. Never blocks."""
         words, data, size = self._words, self._data, self.size
         written, read = words[_WRITTEN], words[_READ]
-        at, length = written % size, len(message)
-        if written == read and at > _HOT_BYTES and _FRAME.size + length <= at and size - at >= _FRAME.size:
+        if written == read and written - words[_BASE] > _HOT_BYTES:
             # Nothing waits to be read: begin again, in memory that the processor's caches still hold.
-            _FRAME.pack_into(data, at, _SKIP, 0)
-            written += size - at
-            at = 0
+            words[_BASE] = written
+        at, length = (written - words[_BASE]) % size, len(message)
         end = at + _FRAME.size + length
         if end > size:
             # A message lies in one piece: what is left of the ring is passed over.
@@ -85,8 +84,9 @@ class Sender(Channel):
         if written + _FRAME.size + length - read > size:
             return False
         data[at + _FRAME.size : end] = message
-        _FRAME.pack_into(data, at, length, zlib.crc32(message))
-        words[_SENT] += 1
+        number = words[_SENT]
+        _FRAME.pack_into(data, at, length, zlib.crc32(message, number & _MOST))
+        words[_SENT] = number + 1
         words[_WRITTEN] = written + _FRAME.size + length
         if words[_ASLEEP]:
             os.eventfd_write(self.bell, 1)
@@ -100,7 +100,7 @@ class Receiver(Channel):
         """The next message, None where there is none yet. It keeps its room until `done`."""
         words, data, size = self._words, self._data, self.size
         while (read := words[_READ]) < words[_WRITTEN]:
-            at = read % size
+            at = (read - words[_BASE]) % size
             if size - at < _FRAME.size:
                 words[_READ] = read + size - at
                 continue
@@ -109,9 +109,7 @@ class Receiver(Channel):
                 words[_READ] = read + size - at
                 continue
             message = bytes(data[at + _FRAME.size : at + _FRAME.size + length])
-            if zlib.crc32(message) != checksum:
-                return None
-            return message
+            return message if zlib.crc32(message, words[_APPLIED] & _MOST) == checksum else None
         return None
 
     def done(self, message: bytes) -> None:

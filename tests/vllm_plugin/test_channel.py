@@ -53,6 +53,24 @@ def test_an_empty_ring_takes_every_message_that_it_has_room_for(length: int) -> 
     sender.close()
 
 
+@pytest.mark.parametrize("before", [1, 150, 1_000])
+def test_a_reader_that_stands_still_has_the_whole_ring_to_fall_behind(before: int) -> None:
+    size = 256 << 10
+    sender = Sender.create(size)
+    receiver = Receiver(sender.memory, sender.bell)
+    for _ in range(before):
+        assert sender.send(bytes(900))
+        receiver.done(receiver.take() or b"")
+    behind = 0
+    while sender.send(bytes(900)):
+        behind += 1
+    assert behind >= size // 1_000
+    for _ in range(behind):
+        receiver.done(receiver.take() or b"")
+    assert (receiver.take(), sender.sent - sender.applied) == (None, 0)
+    sender.close()
+
+
 def test_a_message_that_is_not_all_there_yet_is_not_taken() -> None:
     sender = Sender.create(SIZE)
     receiver = Receiver(sender.memory, sender.bell)
