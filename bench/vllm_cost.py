@@ -32,7 +32,7 @@ from tests.vllm.model import save_tiny_llama
 from tests.vllm.toggle import take_out
 
 RUNNING, BLOCKS, BIG_POOL_BLOCKS = 256, 20_001, 100_001
-STEPS, SETTLING_STEPS = 20, 8
+STEPS, SETTLING_STEPS = 100, 40
 ADDED_BAR_US, SHARE_BAR, LEDGER_BAR_BYTES = 100.0, 0.03, 32 << 20
 _WARM_STEPS, _LONGEST_TOKENS, _MANY_REQUESTS = 40, 1800, 1 << 14
 Part = TypeVar("Part")
@@ -162,8 +162,8 @@ def main(arguments: list[str]) -> int:
         model = directory / "model"
         save_tiny_llama(model)
         machine = this_machine()
-        steady = measure(model, directory, effort.rounds(60, 12), renew=False)
-        changing = measure(model, directory, effort.rounds(30, 12), renew=True)
+        steady = measure(model, directory, effort.rounds(24, 6), renew=False)
+        changing = measure(model, directory, effort.rounds(16, 6), renew=True)
         size = ledger_bytes(model, directory)
     finally:
         shutil.rmtree(directory)
