@@ -24,6 +24,8 @@ from tests.vllm.truth import truth_of
 VARIABLE = "KVLEDGER_TEST_HOOK"
 SOCKET = "hook.sock"
 PATIENCE_SECONDS = 120.0
+FREE = 10**9
+"""So many publications until the next hold: the engine is free."""
 _REASONS = {
     "FINISHED_STOPPED": "stop",
     "FINISHED_LENGTH_CAPPED": "length",
@@ -245,7 +247,7 @@ class Hold:
             if "repair" in command:
                 self._defects.repair(command["repair"])
             if "defer_frees" in command:
-                self._defer_frees(bool(command["defer_frees"]))
+                self._scheduler.defer_block_free = bool(command["defer_frees"])
             if "release_late" in command:
                 self._late.on = bool(command["release_late"])
             if "publish" in command:
@@ -253,15 +255,16 @@ class Hold:
                 self._publish(OTHER, now, now)
             if "go" in command:
                 self._left = int(command["go"])
+                if self._left >= FREE:
+                    self._let_go()
                 return
 
-    def _defer_frees(self, whether: bool) -> None:
-        """Switch what vLLM does with a connector only. What is deferred then would wait for ever once it is off."""
+    def _let_go(self) -> None:
+        """Frees that are deferred when that is switched off would wait for ever, and so might who needs the blocks."""
         scheduler = self._scheduler
-        if scheduler.defer_block_free and not whether:
-            scheduler.processed_step_seq = scheduler.sched_step_seq
-            scheduler._drain_deferred_frees()
-        scheduler.defer_block_free = whether
+        scheduler.defer_block_free = False
+        scheduler.processed_step_seq = scheduler.sched_step_seq
+        scheduler._drain_deferred_frees()
 
     def _say(self, document: dict[str, Any]) -> None:
         if self._socket is None:
