@@ -33,7 +33,7 @@ class Candidates:
 
     request_class: U8
     tenant: NDArray[np.int16]
-    preemptions: NDArray[np.unsignedinteger]
+    preemptions: NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,8 @@ def may_give_way(running: Candidates, tenants: Tenants, *, column: int, kind: in
     behind = (tenants.priority[columns] == mine) & (tenants.position[columns] > tenants.position[column])
     outside = tenants.held[columns] > tenants.reserved[columns]
     others: NDArray[np.bool_] = (below | behind) & outside
-    return lower & (running.preemptions < GIVES_WAY) & ((columns == column) | others)
+    chosen: NDArray[np.bool_] = lower & (running.preemptions < GIVES_WAY) & ((columns == column) | others)
+    return chosen
 
 
 def fewest(level: F64, gains: F64, suffices: Suffices) -> I64:

@@ -103,7 +103,7 @@ def arrays(members: list[tuple[int, int]]) -> tuple[F64, F64]:
 
 
 def chosen_of(level: F64, gains: F64, needed: int) -> list[int]:
-    return fewest(level, gains, lambda some: float(gains[some].sum()) >= needed).tolist()
+    return [int(victim) for victim in fewest(level, gains, lambda some: float(gains[some].sum()) >= needed)]
 
 
 @given(MEMBERS, st.integers(1, 20))
