@@ -229,3 +229,8 @@ class KvCache:
     def blocks_of(self, slot: int) -> I32:
         """One slot's tables, group by group."""
         return self._tables.gather(self.windows.tables(np.array([slot])))[0]
+
+    def blocks_of_each(self, slots: Integers) -> tuple[I32, I32]:
+        """The tables of slots, group by group, as (blocks, offsets): slot i's are blocks[offsets[i]:offsets[i + 1]]."""
+        blocks, offsets = self._tables.gather(self.windows.tables(slots))
+        return blocks, offsets[:: self.windows.count]

@@ -166,15 +166,16 @@ class ReprievingSwapMachine(SwapMachine):
 MACHINES = (SwapMachine, CrampedSwapMachine, PlainSwapMachine, ReprievingSwapMachine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_nothing_is_lost_foreign_held_or_left_waiting_whatever_comes(machine: type[SwapMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_same_for_long(machine: type[SwapMachine]) -> None:
+def test_nothing_is_lost_foreign_held_or_left_waiting_for_long(machine: type[SwapMachine]) -> None:
     machine.seen = Counter()
     run_state_machine_as_test(machine, settings=settings(max_examples=300, stateful_step_count=60, deadline=None))
     assert machine.seen["swap"] > 100
