@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvledger.words import Action, Reason, RequestState, Verdict
 from kvledger_agent.observation import VerdictView
+from kvledger_agent.verdict.compute_rules import SECOND_LOOK
 from kvledger_engine.messages import NewRequest
 from tests.agent.rig import NS, EngineWatch, RealWatch, ToyWatch
 
@@ -36,6 +37,8 @@ def test_an_engine_that_steps_without_a_token_while_requests_wait_is_stalled() -
     for name in ("one", "two"):
         watch.loop.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=40))
     watch.loop.step()
+    watch.look()
+    watch.loop.step()
     assert verdict(watch.look().verdict) == (Verdict.HEALTHY, Action.NONE)
 
     for _ in range(4):
@@ -65,13 +68,18 @@ def test_healthy_says_how_much_room_there_is_and_where_request_time_went() -> No
     for name in ("one", "two"):
         watch.loop.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=40))
     watch.loop.step()
+    first = watch.look().verdict
+    watch.loop.step()
 
     view = watch.look().verdict
 
+    assert first is not None
+    assert first.missing == (SECOND_LOOK,), "nothing that is counted says anything at one look"
     assert verdict(view) == (Verdict.HEALTHY, Action.NONE)
     assert view is not None
     assert view.reason is Reason.LIGHT
     assert view.evidence.startswith("nobody waits long")
+    assert view.missing == ()
     assert view.request_time is not None
 
 

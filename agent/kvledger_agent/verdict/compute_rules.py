@@ -7,6 +7,9 @@ from kvledger_agent.verdict.rulings import Ruling, percent
 from kvledger_agent.verdict.signals import Signals
 from kvledger_agent.verdict.thresholds import Thresholds
 
+SECOND_LOOK = "a second look"
+"""What is missing where a source was looked at once: nothing that is counted says anything yet."""
+
 
 def compute_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
     """Steps are the time: the model is always at work, and the slots or tokens of a step are used, or all wait for it.
@@ -31,13 +34,14 @@ def idle_or_full(signals: Signals, limits: Thresholds) -> Ruling:
     """Nobody waits long. Without the times of steps a busy engine may still be bound by its compute."""
     if signals.room is not None and signals.room < limits.full:
         return Ruling(Reason.FULL_USE, f"{percent(signals.used)} of the pool is held, and nobody waits long")
-    if signals.running == 0 and not signals.waiting:
-        return Ruling(Reason.LIGHT, "no request is there")
+    if signals.idle or (signals.running == 0 and not signals.waiting):
+        return Ruling(Reason.LIGHT, "no work is there")
     if signals.model is None and signals.running:
-        return Ruling(
-            Reason.MISSING_SIGNALS,
-            f"nobody waits long ({signals.running:.1f} run): whether the model is the limit is not reported",
-            missing=("step times",),
-        )
+        told = f"nobody waits long ({signals.running:.0f} run)"
+        if signals.span_seconds <= 0:
+            why = "whether the model is the limit takes a second look"
+            return Ruling(Reason.MISSING_SIGNALS, f"{told}; {why}", missing=(SECOND_LOOK,))
+        why = "whether the model is the limit is not reported"
+        return Ruling(Reason.MISSING_SIGNALS, f"{told}; {why}", missing=("step times",))
     room = "" if signals.room is None else f"; {percent(signals.room)} of the pool is free or cached"
     return Ruling(Reason.LIGHT, f"nobody waits long{room}")

@@ -40,6 +40,7 @@ class Moment:
     """
 
     clock_ns: int
+    idle: bool | None = None
     capacity_blocks: int | None = None
     active_blocks: int | None = None
     available_blocks: int | None = None
@@ -59,6 +60,7 @@ def moment_of(observation: Observation, insight: Insight | None = None) -> Momen
     live = None if requests is None else requests.live
     return Moment(
         clock_ns=observation.clock.now_ns,
+        idle=observation.liveness.idle,
         capacity_blocks=None if pool is None else pool.capacity_blocks,
         active_blocks=None if pool is None else pool.active_blocks,
         available_blocks=_available(observation),

@@ -31,7 +31,7 @@ def _by_waits(signals: Signals, wait: Wait, limits: Thresholds) -> Ruling | None
     kinds = {"pool": wait.pool, "batch_slots": wait.batch_slots, "token_budget": wait.token_budget, "quota": wait.quota}
     kinds["elsewhere"] = wait.elsewhere
     kind = max(kinds, key=lambda name: kinds[name])
-    if kinds[kind] < limits.waits:
+    if kinds[kind] < limits.waits or kinds[kind] * (signals.request_seconds_per_second or 0.0) < limits.waiters:
         return None
     if kind == "pool":
         return holder_ruling(signals, wait.pool, limits)

@@ -35,12 +35,15 @@ class Signals:
     """What a ruling looks at; see `Thresholds` for what each is compared with.
 
     `room` and `used` are means of (free + cached) ÷ capacity and active ÷ capacity. `waiting` and `running` are mean
-    numbers of requests. `model` and `steps_busy` are parts of the window that went to the model, and to steps at all.
-    `tenant` holds `tenant_share` of the active blocks, one of `tenants`.
+    numbers of requests; `idle` says that the engine has no work now. `request_seconds_per_second` is all request time
+    over the window: the mean number of requests there. `model` and `steps_busy` are parts of the window that went to
+    the model, and to steps at all. `tenant` holds `tenant_share` of the active blocks, one of `tenants`.
     """
 
     span_seconds: float
+    idle: bool
     wait: Wait | None
+    request_seconds_per_second: float | None
     used: float | None
     room: float | None
     running: float | None
@@ -79,7 +82,9 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
     insight = last.insight
     return Signals(
         span_seconds=change.seconds,
+        idle=bool(last.idle),
         wait=_waits(time),
+        request_seconds_per_second=None if time is None else _over(time.total_seconds, time.window_seconds),
         used=_mean(_over(m.active_blocks, m.capacity_blocks) for m in inside),
         room=_mean(_over(m.available_blocks, m.capacity_blocks) for m in inside),
         running=_mean(m.running for m in inside),

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 class Thresholds:
     """All are shares of 1 unless their name says otherwise.
 
-    `waits`: of request time, above which waiting is what is wrong. `room`: of the pool, free or cached, above which it
+    `waits`: of request time, above which waiting is what is wrong, if so many requests as `waiters` wait on average.
+    `room`: of the pool, free or cached, above which it
     has room; `full`: below which it is full. `refused`: of arrivals; `refused_least` in requests. `recomputed`: tokens
     computed again ÷ tokens generated. `most`: what holds most of the pool. `busy`: of the window in which the model is
     at work; `slots`: of a step's sequences, or of its tokens, that are used. `allocating`: of the time of steps.
     """
 
     waits: float = 0.1
+    waiters: float = 0.1
     room: float = 0.2
     full: float = 0.1
     refused: float = 0.5
