@@ -38,6 +38,7 @@ def test_an_engine_that_steps_without_a_token_while_requests_wait_is_stalled() -
         watch.loop.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=40))
     watch.loop.step()
     watch.look()
+    watch.clock.advance(NS)
     watch.loop.step()
     assert verdict(watch.look().verdict) == (Verdict.HEALTHY, Action.NONE)
 
@@ -69,6 +70,7 @@ def test_healthy_says_how_much_room_there_is_and_where_request_time_went() -> No
         watch.loop.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=40))
     watch.loop.step()
     first = watch.look().verdict
+    watch.clock.advance(NS)
     watch.loop.step()
 
     view = watch.look().verdict

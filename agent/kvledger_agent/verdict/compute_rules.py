@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvledger.words import Reason
 from kvledger_agent.verdict.rulings import Ruling, percent
-from kvledger_agent.verdict.signals import Signals
+from kvledger_agent.verdict.signals import LEAST_SECONDS, Signals
 from kvledger_agent.verdict.thresholds import Thresholds
 
 SECOND_LOOK = "a second look"
@@ -38,7 +38,7 @@ def idle_or_full(signals: Signals, limits: Thresholds) -> Ruling:
         return Ruling(Reason.LIGHT, "no work is there")
     if signals.model is None and signals.running:
         told = f"nobody waits long ({signals.running:.0f} run)"
-        if signals.span_seconds <= 0:
+        if signals.span_seconds < LEAST_SECONDS:
             why = "whether the model is the limit takes a second look"
             return Ruling(Reason.MISSING_SIGNALS, f"{told}; {why}", missing=(SECOND_LOOK,))
         why = "whether the model is the limit is not reported"

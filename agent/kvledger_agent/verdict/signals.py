@@ -16,6 +16,8 @@ from kvledger_agent.verdict.request_time import RequestTime
 
 QUEUE_REFUSALS = ("queue_full", "queue_timeout")
 QUOTA_REFUSALS = ("tenant_quota", "exceeds_quota")
+LEAST_SECONDS = 0.5
+"""Between two looks: what is counted in less says nothing of what goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +120,15 @@ _PHASES = tuple(f"step_{phase}_seconds" for phase in ("schedule", "model", "samp
 
 
 class _Change:
-    """Differences between the first and the last moment of a window; None with one moment only."""
+    """Differences between the first and the last moment of a window; None where they are too near to each other."""
 
     def __init__(self, moments: Sequence[Moment]) -> None:
         self._first, self._last = moments[0], moments[-1]
         self.seconds = (self._last.clock_ns - self._first.clock_ns) / NS_PER_SECOND
+        self.long_enough = self.seconds >= LEAST_SECONDS
 
     def of(self, name: str) -> float | None:
-        if self.seconds <= 0 or name not in self._first.totals or name not in self._last.totals:
+        if not self.long_enough or name not in self._first.totals or name not in self._last.totals:
             return None
         return max(0.0, self._last.totals[name] - self._first.totals[name])
 
@@ -143,7 +146,7 @@ class _Change:
 
     def refused(self) -> dict[str, float] | None:
         before, after = self._first.refused, self._last.refused
-        if before is None or after is None or self.seconds <= 0:
+        if before is None or after is None or not self.long_enough:
             return None
         return {reason: max(0.0, count - before.get(reason, 0.0)) for reason, count in after.items()}
 
