@@ -18,13 +18,13 @@ READY_SECONDS = 60.0
 class AgentProcess:
     """`kvledger agent` on a directory, on a port of its own at every start: the last one's may be somebody else's."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory, self.url = directory, ""
+    def __init__(self, directory: Path, *settings: str) -> None:
+        self._directory, self._settings, self.url = directory, settings, ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until its first sample is served."""
-        command = ["agent", "--json", "--directory", str(self._directory), "--port", "0"]
+        command = ["agent", "--json", "--directory", str(self._directory), "--port", "0", *self._settings]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kvledger_agent", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

@@ -32,7 +32,7 @@ def compute_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
 
 def idle_or_full(signals: Signals, limits: Thresholds) -> Ruling:
     """Nobody waits long. Without the times of steps a busy engine may still be bound by its compute."""
-    if signals.room is not None and signals.room < limits.full:
+    if signals.room is not None and signals.room < limits.room:
         return Ruling(Reason.FULL_USE, f"{percent(signals.used)} of the pool is held, and nobody waits long")
     if signals.idle or (signals.running == 0 and not signals.waiting):
         return Ruling(Reason.LIGHT, "no work is there")

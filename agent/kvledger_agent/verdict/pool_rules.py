@@ -11,13 +11,13 @@ from kvledger_agent.verdict.thresholds import Thresholds
 
 def thrash_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
     """Preempted work is done again and again; None where it is not, or is not counted."""
-    again, generated = signals.recomputed_tokens, signals.generated_tokens
-    if not again or generated is None or not signals.preemptions or again < limits.recomputed * generated:
+    again, new = signals.recomputed_tokens, signals.new_tokens
+    if not again or new is None or not signals.preemptions or again < limits.recomputed * new:
         return None
     return Ruling(
         Reason.PREEMPTION_THRASH,
         f"{signals.preemptions:.0f} preemptions in {signals.span_seconds:.0f} s: {again:.0f} tokens were computed "
-        f"again while {generated:.0f} were generated",
+        f"again and {new:.0f} for the first time",
     )
 
 
@@ -34,8 +34,8 @@ def holder_ruling(signals: Signals, waited: float, limits: Thresholds) -> Ruling
 
 
 def _head_of_line(signals: Signals, waited: float, limits: Thresholds) -> Ruling | None:
-    head, others = signals.head, signals.head_blocks_others
-    if head is None or others is None or others < limits.most:
+    head, others = signals.head, signals.held_up
+    if head is None or others is None or others < limits.held_up:
         return None
     return Ruling(
         Reason.HEAD_OF_LINE,
