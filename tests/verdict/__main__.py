@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.verdict.live import Outcome, run
+from tests.verdict.report import write_report
 from tests.verdict.scenario import Scenario
 from tests.verdict.scenarios import SCENARIOS
 
 RUNS, AT_ONCE = 2, 4
-ROOT = Path(__file__).parents[2]
+REPORT = Path(__file__).parents[2] / "docs" / "verdict.md"
 
 
 def main() -> int:
@@ -25,8 +27,11 @@ def main() -> int:
     args = parser.parse_args()
     chosen = [s for s in SCENARIOS if any(word in f"{s.name} {s.reason.word}" for word in args.only.split(","))]
     jobs = [(scenario, seed) for seed in range(args.runs) for scenario in chosen]
+    started = time.monotonic()
     with ThreadPoolExecutor(args.at_once) as pool:
         outcomes = list(pool.map(lambda job: _one(*job), jobs))
+    if not args.only:
+        write_report(REPORT, outcomes, minutes=(time.monotonic() - started) / 60, at_once=args.at_once)
     wrong = [outcome for outcome in outcomes if not outcome.right]
     print(f"{len(outcomes)} runs of {len(chosen)} scenarios, {len(wrong)} taken for something else")
     return int(bool(wrong))

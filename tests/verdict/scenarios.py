@@ -154,7 +154,8 @@ SCHEDULER = (
         reason=R.TOKEN_BUDGET,
         says="without chunked prefill, one prompt of 400 fits a step of 512 tokens",
         neighbours=(R.BATCH_SLOTS, R.HEAD_OF_LINE, R.COMPUTE),
-        flags="--blocks 1024 --max-num-batched-tokens 512 --max-model-len 512 --no-chunked-prefill --step-time base=60ms",
+        flags="--blocks 1024 --max-num-batched-tokens 512 --max-model-len 512 --no-chunked-prefill "
+        "--step-time base=60ms",
         streams=(Stream(clients=16, prompt=400, tokens=3),),
     ),
     Scenario(
@@ -234,12 +235,12 @@ COMPUTE = (
         streams=(Stream(clients=14, prompt=64, tokens=60),),
     ),
     Scenario(
-        name="prompts that take a second",
+        name="prompts that take half a second",
         reason=R.COMPUTE,
-        says="2 ms per prompt token: who arrives waits for the step that runs",
+        says="2 ms per prompt token, two prompts a second: who arrives waits for the step that runs",
         neighbours=(R.TOKEN_BUDGET, R.LIGHT),
         flags="--blocks 1024 --step-time base=10ms,token=2ms",
-        streams=(Stream(clients=6, prompt=300, tokens=4),),
+        streams=(Stream(rate=2, prompt=220, tokens=2),),
     ),
 )
 

@@ -26,7 +26,7 @@ def compute_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
     return Ruling(
         Reason.COMPUTE,
         f"{percent(signals.model)} of the time the model computes{step}; {percent(signals.slots_used)} of the batch "
-        f"slots and {percent(signals.room)} of the pool: nobody waits for blocks",
+        f"slots are used, {percent(signals.room)} of the pool is free or cached, and nobody waits for blocks",
     )
 
 
