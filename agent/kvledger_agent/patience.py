@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kvledger_agent.grace import SAMPLES
 from kvledger_agent.observation import Observation
-from kvledger_agent.verdict.compute_rules import SECOND_LOOK
+from kvledger_agent.verdict.rulings import SECOND_LOOK
 
 INTERVAL_SECONDS = 1.0
 SPARE_LOOKS = 5

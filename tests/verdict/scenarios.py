@@ -31,7 +31,7 @@ POOL = (
     Scenario(
         name="one tenant's batch",
         reason=R.ONE_TENANT,
-        says="a tenant with forty clients, another with four",
+        says="a tenant with sixty clients, another with four",
         neighbours=(R.MANY_REQUESTS, R.QUOTA, R.OVERLOAD),
         flags="--blocks 256",
         streams=(Stream(clients=60, prompt=96, tokens=60, tenant="bulk"), _SMALL),

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from kvledger.words import Reason
-from kvledger_agent.verdict.rulings import Ruling, percent
+from kvledger_agent.verdict.rulings import SECOND_LOOK, Ruling, percent
 from kvledger_agent.verdict.signals import LEAST_SECONDS, Signals
 from kvledger_agent.verdict.thresholds import Thresholds
-
-SECOND_LOOK = "a second look"
-"""What is missing where a source was looked at once: nothing that is counted says anything yet."""
 
 
 def compute_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:

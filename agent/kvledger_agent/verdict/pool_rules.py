@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvledger.words import Reason
 from kvledger_agent.verdict.holders import LONG_SHARE
-from kvledger_agent.verdict.rulings import Ruling, percent
+from kvledger_agent.verdict.rulings import SECOND_LOOK, Ruling, percent
 from kvledger_agent.verdict.signals import Signals
 from kvledger_agent.verdict.thresholds import Thresholds
 
@@ -23,6 +23,13 @@ def thrash_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
 
 def holder_ruling(signals: Signals, waited: float, limits: Thresholds) -> Ruling:
     """Why the pool is what requests wait for; `waited` is the part of request time that went to it."""
+    if signals.wait is not None and not signals.holders_known:
+        return Ruling(
+            Reason.MISSING_SIGNALS,
+            f"{percent(waited)} of request time was waiting for blocks; nobody waits now, and one look cannot tell who "
+            "held them then",
+            missing=(SECOND_LOOK,),
+        )
     told = f"{percent(waited)} of request time is waiting for blocks, of which {percent(signals.used)} are held"
     return (
         _head_of_line(signals, waited, limits)

@@ -15,6 +15,7 @@ from kvledger_agent.verdict.queue_head import QueueHead
 from kvledger_agent.verdict.request_time import RequestTime
 
 QUEUE_REFUSALS = ("queue_full", "queue_timeout")
+POOL_CAUSES = ("pool", "preemption")
 QUOTA_REFUSALS = ("tenant_quota", "exceeds_quota")
 LEAST_SECONDS = 0.5
 """Between two looks: what is counted in less says nothing of what goes on."""
@@ -40,7 +41,8 @@ class Signals:
     numbers of requests; `idle` says that the engine has no work now. `request_seconds_per_second` is all request time
     over the window: the mean number of requests there. `new_tokens` were computed for the first time. `model` and
     `steps_busy` are parts of the window that went to the model, and to steps at all. `tenant` holds `tenant_share` of
-    the active blocks, one of `tenants`. `held_up` is the part of those behind the queue's head that would fit.
+    the active blocks, one of `tenants`; `holders_known` is false where one look saw nobody wait. `held_up` is the part
+    of those behind the queue's head that would fit.
     """
 
     span_seconds: float
@@ -65,6 +67,7 @@ class Signals:
     tokens_used: float | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    holders_known: bool
     tenant: str | None
     tenant_share: float | None
     tenants: int | None
@@ -81,7 +84,7 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
     inside = moments[1:] or moments
     last = moments[-1]
     change = _Change(moments)
-    holders = [m.insight.holders for m in inside if m.insight is not None and m.insight.holders is not None]
+    holders, seen_short = _holders(inside)
     heads = [m.insight.head for m in inside if m.insight is not None and m.insight.head is not None]
     tenant, tenant_share = _largest_tenant(holders)
     insight = last.insight
@@ -108,6 +111,7 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         tokens_used=None if insight is None else _over(change.tokens_per_step(), insight.max_num_batched_tokens),
         max_num_seqs=None if insight is None else insight.max_num_seqs,
         max_num_batched_tokens=None if insight is None else insight.max_num_batched_tokens,
+        holders_known=seen_short or change.long_enough,
         tenant=tenant,
         tenant_share=tenant_share,
         tenants=max((len(h.tenants) for h in holders), default=None),
@@ -186,13 +190,20 @@ def _waits(time: RequestTime | None) -> Wait | None:
         return sum(shares.get(f"wait_{cause}", 0.0) for cause in causes)
 
     return Wait(
-        pool=of("pool", "preemption"),
+        pool=of(*POOL_CAUSES),
         batch_slots=of("batch_slots"),
         token_budget=of("token_budget"),
         quota=of("tenant_quota", "fair_share", "class_budget"),
         step=of("step"),
         elsewhere=of("paused", "deferred"),
     )
+
+
+def _holders(moments: Sequence[Moment]) -> tuple[list[Holders], bool]:
+    """Who held the pool while somebody waited for it, and True; where nobody was seen to, at every moment."""
+    known = [(m, m.insight.holders) for m in moments if m.insight is not None and m.insight.holders is not None]
+    short = [holders for m, holders in known if any((m.waiting_by_cause or {}).get(cause) for cause in POOL_CAUSES)]
+    return short or [holders for _, holders in known], bool(short)
 
 
 def _largest_tenant(holders: Sequence[Holders]) -> tuple[str | None, float | None]:
