@@ -5,15 +5,17 @@ import { useEffect, useState } from 'react';
 import { createRoot } from 'react-dom/client';
 import { createTheme, dateTime, FieldType, getDisplayProcessor, getDisplayValueAlignmentFactors,
   reduceField, ThemeContext, toDataFrame, VizOrientation } from '@grafana/data';
-import { BigValue, GlobalStyles, PanelChrome, TimeSeries, VizRepeater } from '@grafana/ui';
+import { BigValue, GlobalStyles, PanelChrome, Table, TimeSeries, VizRepeater } from '@grafana/ui';
 
 const board = window.BOARD;
-const { from, to, step, answers, marks } = window.DATA;
+const { from, to, step, answers } = window.DATA;
+const marks = board.annotations.list.flatMap(({ expr }) => window.DATA.marks[expr] ?? []);
 const theme = createTheme({ colors: { mode: 'dark' } });
 const range = { from: dateTime(from * 1000), to: dateTime(to * 1000), raw: { from: 'now-3m', to: 'now' } };
 const ROOM = { columns: 24, width: 1584, cell: 30, gap: 8 };
 const DEFAULTS = {
   stat: { color: { mode: 'thresholds' }, custom: {} },
+  table: { color: { mode: 'thresholds' }, custom: { align: 'auto', cellOptions: { type: 'auto' } } },
   timeseries: {
     color: { mode: 'palette-classic' },
     custom: { drawStyle: 'line', lineInterpolation: 'linear', axisPlacement: 'auto', pointSize: 5, showPoints: 'auto' },
@@ -42,6 +44,7 @@ function fieldConfig(panel, name) {
     }
   }
   if (config.thresholds) config.thresholds.steps[0].value = -Infinity;
+  config.mappings ??= [];
   return config;
 }
 
@@ -121,7 +124,36 @@ function Graph({ panel, width, height }) {
   );
 }
 
-const DRAWN = { stat: Stat, timeseries: Graph };
+// What the transformation `organize` does with the frame of a table query: labels and value become ordered, named columns.
+function Rows({ panel, width, height }) {
+  const [target] = panel.targets;
+  const found = answers[target.expr] ?? [];
+  if (!found.length) return <NoData panel={panel} />;
+  const [{ options: { indexByName, renameByName } }] = panel.transformations;
+  const [{ displayName: sorted, desc }] = panel.options.sortBy;
+  const sources = Object.keys(renameByName).sort((one, other) => indexByName[one] - indexByName[other]);
+  const cell = (source, { labels, points }) => (source === 'Value' ? Number(points.at(-1)[1]) : labels[source]);
+  const by = sources.find((source) => renameByName[source] === sorted);
+  const order = (one, other) => (cell(by, one) < cell(by, other) ? -1 : 1) * (desc ? -1 : 1);
+  const rows = found.toSorted(order);
+  const frame = toDataFrame({
+    refId: target.refId,
+    fields: sources.map((source) => ({
+      name: renameByName[source],
+      type: source === 'Value' ? FieldType.number : FieldType.string,
+      values: rows.map((row) => cell(source, row)),
+      config: fieldConfig(panel, renameByName[source]),
+    })),
+  });
+  frame.fields.forEach((field) => {
+    field.state = { displayName: field.name };
+    field.config.links = undefined; // they lead nowhere in a picture
+    field.display = getDisplayProcessor({ field, theme, timeZone: 'utc' });
+  });
+  return <Table data={frame} width={width} height={height} cellHeight={panel.options.cellHeight} />;
+}
+
+const DRAWN = { stat: Stat, table: Rows, timeseries: Graph };
 
 function Panel({ panel }) {
   const { x, y, w, h } = panel.gridPos;
