@@ -41,4 +41,28 @@ PARTS = MappingProxyType(
     | {"prefill": "#1F60C4", "decode": "#37872D", "other": "#5A5A5A"}
 )
 """Of request time. A wait has its cause's colour."""
+REASONS = MappingProxyType(
+    {
+        "long_requests": "#B0620A",
+        "one_tenant": "#D68910",
+        "retained_prefixes": "#E8B04A",
+        "shared_prefixes": "#F2D08A",
+        "many_requests": "#8A4B08",
+        "preemption_thrash": "#FF7383",
+        "overload": "#FFB357",
+        "batch_slots": "#1F60C4",
+        "token_budget": "#5794F2",
+        "head_of_line": "#8AB8FF",
+        "quota": "#3274D9",
+        "slow_allocation": "#C0D8FF",
+        "compute": PURPLE,
+        "leak": RED,
+        "no_progress": ORANGE,
+        "no_heartbeat": DARK_RED,
+        "full_use": "#73BF69",
+        "light": GREEN,
+        "missing_signals": GREY,
+    }
+)
+"""Shades of the verdict's colour: browns for the pool, blues for the scheduler."""
 BAD_ENDINGS = MappingProxyType({"pool_exhausted": RED, "out_of_memory": DARK_RED, "engine_error": PURPLE})

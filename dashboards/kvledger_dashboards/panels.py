@@ -101,14 +101,6 @@ def stat_panel(face: Face, queries: Sequence[Query], *, steps_of: Steps = PLAIN)
     return panel
 
 
-def name_panel(face: Face, query: Query, names: Mapping[str, str]) -> stat.Panel:
-    """One tile per series that shows its name, coloured by how the name ends."""
-    panel = stat_panel(face, [query], steps_of=count_steps(colors.GREY)).text_mode(common.BigValueTextMode.NAME)
-    for ending, color in names.items():
-        panel = panel.override_by_regexp(f"/: {ending}$/", [fixed(color)])
-    return panel
-
-
 def line_panel(
     face: Face,
     queries: Sequence[Query],

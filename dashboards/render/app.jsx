@@ -5,11 +5,12 @@ import { useEffect, useState } from 'react';
 import { createRoot } from 'react-dom/client';
 import { createTheme, dateTime, FieldType, getDisplayProcessor, getDisplayValueAlignmentFactors,
   reduceField, ThemeContext, toDataFrame, VizOrientation } from '@grafana/data';
-import { BigValue, GlobalStyles, PanelChrome, Table, TimeSeries, VizRepeater } from '@grafana/ui';
+import { BigValue, GlobalStyles, PanelChrome, TimeSeries, VizRepeater } from '@grafana/ui';
+import { TableNG } from '@grafana/ui/unstable';
 
 const board = window.BOARD;
-const { from, to, step, answers } = window.DATA;
-const marks = board.annotations.list.flatMap(({ expr }) => window.DATA.marks[expr] ?? []);
+const { from, to, step } = window.DATA;
+const { models, answers, marks } = window.DATA.boards[board.uid];
 const theme = createTheme({ colors: { mode: 'dark' } });
 const range = { from: dateTime(from * 1000), to: dateTime(to * 1000), raw: { from: 'now-3m', to: 'now' } };
 const ROOM = { columns: 24, width: 1584, cell: 30, gap: 8 };
@@ -96,6 +97,8 @@ function Stat({ panel, width, height }) {
 function drawMarks(plot) {
   const { ctx, bbox } = plot;
   ctx.save();
+  ctx.lineWidth = 1;
+  ctx.globalAlpha = 0.8;
   for (const { color, start, end } of marks) {
     const [left, right] = [start, end].map((at) => Math.round(plot.valToPos(at * 1000, 'x', true)));
     ctx.strokeStyle = ctx.fillStyle = theme.visualization.getColorByName(color);
@@ -150,7 +153,7 @@ function Rows({ panel, width, height }) {
     field.config.links = undefined; // they lead nowhere in a picture
     field.display = getDisplayProcessor({ field, theme, timeZone: 'utc' });
   });
-  return <Table data={frame} width={width} height={height} cellHeight={panel.options.cellHeight} />;
+  return <TableNG data={frame} width={width} height={height} cellHeight={panel.options.cellHeight} />;
 }
 
 const DRAWN = { stat: Stat, table: Rows, timeseries: Graph };
@@ -182,7 +185,7 @@ function Board() {
   return (
     <div style={{ width: ROOM.width + 2 * ROOM.gap, padding: ROOM.gap, background: theme.colors.background.canvas }}>
       <div style={HEAD}>
-        <span style={theme.typography.h5}>{board.title}</span>
+        <span style={theme.typography.h5}>{board.title}{models.length > 0 && `, model ${models.join(', ')}`}</span>
         <span style={{ color: theme.colors.text.secondary }}>
           {time(from)} to {time(to)} UTC. Drawn with @grafana/ui from the board&#39;s JSON, not by Grafana.
         </span>

@@ -22,9 +22,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from playwright.sync_api import sync_playwright
 
+from kvledger_dashboards.boards import oncall, pool, requests
 from kvledger_dashboards.build import BOARDS, GENERATED
 from tests.dashboards.boards import interpolated
 from tests.dashboards.live import PARAMETERS, SCRAPE_SECONDS, Live
@@ -33,8 +35,11 @@ from tests.dashboards.scenarios import provoke, stall_again
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs/images"
 WORK = Path(tempfile.gettempdir()) / "kvledger-board-picture"
-SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS, DRAWING_MS = 180, 60, 6, 30_000
-WIDTH, HEIGHT = 1600, 1000
+SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS = 180, 60, 6
+DRAWING_MS, SETTLING_MS = 30_000, 500
+WIDTH, HEIGHT, COLORS = 1600, 1000, 128
+CHOSEN = {uid: ["cell"] for uid in (oncall.UID, pool.UID, requests.UID)}
+"""Models that the reader of a board chose: without the page of another engine, which knows little of its blocks."""
 FONTS = {"400": "Inter-Regular", "500": "Inter-Medium"}
 """Weight to the name under which Grafana's styles look for the font."""
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
@@ -50,32 +55,41 @@ def collected(boards: Iterable[dict[str, Any]]) -> dict[str, Any]:
         time.sleep(STALLED_SECONDS)
         until = float(int(time.time()) - SCRAPE_SECONDS)
         begin = max(until - SHOWN_SECONDS, live.began)
-        targets = [target for board in boards for panel in board["panels"] for target in panel.get("targets", [])]
-        marks = {each["expr"]: each for board in boards for each in board["annotations"]["list"]}
         return {
             "from": begin,
             "to": until,
             "step": SCRAPE_SECONDS,
-            "answers": {target["expr"]: _answer(live, target, begin, until) for target in targets},
-            "marks": {
-                expr: [
-                    {"color": each["iconColor"], "start": start, "end": end}
-                    for series in _answer(live, each, begin, until)
-                    for start, end in _runs([at for at, _ in series["points"]])
-                ]
-                for expr, each in marks.items()
-            },
+            "boards": {board["uid"]: _shown(live, board, begin, until) for board in boards},
         }
 
 
-def _answer(live: Live, asked: dict[str, Any], begin: float, until: float) -> list[dict[str, Any]]:
+def _shown(live: Live, board: dict[str, Any], begin: float, until: float) -> dict[str, Any]:
+    """Of one board: the models chosen, the answer to each query, and what is marked when in which colour."""
+    models = CHOSEN.get(board["uid"], [])
+    return {
+        "models": models,
+        "answers": {
+            target["expr"]: _answer(live, target, models, begin, until)
+            for panel in board["panels"]
+            for target in panel.get("targets", [])
+        },
+        "marks": [
+            {"color": each["iconColor"], "start": start, "end": end}
+            for each in board["annotations"]["list"]
+            for series in _answer(live, each, models, begin, until)
+            for start, end in _runs([at for at, _ in series["points"]])
+        ],
+    }
+
+
+def _answer(live: Live, asked: dict[str, Any], models: list[str], begin: float, until: float) -> list[dict[str, Any]]:
     """Labels and points (seconds, value) of each series."""
     expr = interpolated(
         asked["expr"],
         job=[],
         instance=[],
         engine=[],
-        model=[],
+        model=models,
         scrape_seconds=SCRAPE_SECONDS,
         recorded_window=PARAMETERS.scale.window(PARAMETERS.rate_seconds),
     )
@@ -146,10 +160,15 @@ def shoot(url: str, picture: Path) -> list[str]:
         try:
             page.wait_for_selector("canvas", timeout=DRAWING_MS)
             page.wait_for_load_state("networkidle", timeout=DRAWING_MS)
+            # A table has no rows where nobody looks: the whole board has to be in sight.
+            page.set_viewport_size({"width": WIDTH, "height": page.evaluate("document.body.scrollHeight")})
+            page.wait_for_timeout(SETTLING_MS)
         except PlaywrightTimeout:
             errors.append(f"nothing is drawn after {DRAWING_MS} ms")
         page.screenshot(path=picture, full_page=True)
         browser.close()
+    with Image.open(picture) as drawn:
+        drawn.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(picture, optimize=True)
     return errors
 
 

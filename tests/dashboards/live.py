@@ -42,7 +42,10 @@ PARAMETERS = Parameters(
 )
 """Of the generated configuration and rules: a scrape a second, windows and `for` a twelfth of what they are."""
 JOB = PARAMETERS.job
-AGENT = "--interval-seconds 0.5 --scrape-interval-seconds 1 --otlp-interval-seconds 1 --price-per-hour 3.6"
+AGENT = (
+    "--interval-seconds 0.5 --verdict-window 5 --scrape-interval-seconds 1 "
+    "--otlp-interval-seconds 1 --price-per-hour 3.6"
+)
 PAGE, SCRAPED = PAGES / "vllm-0.32-busy.prom", "vllm"
 """A page that is served as it is, as that of an engine that only has a page."""
 ENGINES = {*SETTINGS, SCRAPED, cramped.NAME}

@@ -21,6 +21,7 @@ SETTINGS = MappingProxyType(
         "quota": "--blocks 64 --max-num-seqs 8 --max-waiting 8 --max-model-len 2048 --step-time base=10ms "
         "--preemption swap --swap-blocks 64 --tenants {files}/tenants.toml",
         "forks": "--blocks 128 --max-num-seqs 8 --step-time base=300ms --run-timeout 2",
+        "busy": "--blocks 4096 --max-num-seqs 32 --step-time base=60ms",
         "leak": "--blocks 64 --fault skipped_free --step-time base=20ms",
         "lost": "--blocks 64 --fault free_list_loss --step-time base=20ms",
         "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=120ms",
@@ -45,7 +46,7 @@ and on (engine) sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0
 and on (engine) sum by (engine) (max_over_time(kvledger_group_shared_blocks[2m])) > 0
 """
 """What must have been seen of the storm before its panels are looked at: that it is one is a matter of chance."""
-FORKED, HANGING_UP, TOO_LONG_TOKENS = 16, 8, 1100
+FORKED, RUNNING, BUSY_TOKENS, TOO_LONG_TOKENS = 16, 24, 1500, 1100
 
 
 def provoke(live: Live) -> None:
@@ -59,8 +60,8 @@ def provoke(live: Live) -> None:
     send(live.engines["quota"]["url"], prompt_tokens=TOO_LONG_TOKENS, tokens=8)
     for number in range(FORKED):
         send(live.engines["forks"]["url"], prompt_tokens=20 + number, tokens=3 if number % 4 else 60, n=4)
-    for _ in range(HANGING_UP):
-        send(live.engines["forks"]["url"], prompt_tokens=20, tokens=60, events_read=1)
+    for number in range(RUNNING):
+        send(live.engines["busy"]["url"], prompt_tokens=32, tokens=BUSY_TOKENS, first_token=1 + number)
     busy = {name: f'sum(kvledger_tenant_blocks{{engine="{name}"}}) > 0' for name in ("frozen", "dead")}
     live.wait_for({f"{name} at work": expr for name, expr in busy.items()})
     os.kill(live.engines["frozen"]["core_pid"], signal.SIGSTOP)

@@ -21,9 +21,11 @@ SCORECARD = (
 )
 ON_CALL: Mapping[str, tuple[str, ...]] = {
     "storm": (
-        "Healthy",
+        "Pool bound",
         "Until exhaustion",
         "Verdict of each engine",
+        "Where request time goes",
+        "Reasons over time",
         "Pool: utilisation",
         "Pool: saturation",
         "Scheduler: utilisation",
@@ -41,7 +43,9 @@ ON_CALL: Mapping[str, tuple[str, ...]] = {
         "Steps",
         *SCORECARD,
     ),
-    "quota": ("Pool: errors", "Scheduler: saturation"),
+    "quota": ("Scheduler bound", "Pool: errors", "Scheduler: saturation"),
+    "busy": ("Compute bound",),
+    "cramped": ("Healthy",),
     "forks": ("Compute: errors",),
     "leak": ("Leaking", "Leaked blocks", "Open findings"),
     "lost": ("Findings by kind",),
@@ -124,6 +128,7 @@ FLEET: Mapping[str, tuple[str, ...]] = {
         "Engine cores by verdict",
         "Engine cores by model",
         "Findings in the fleet",
+        "Leaked blocks by model",
         "Active share by model",
         "Blocks by state",
         "Capacity by model",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from grafana_foundation_sdk.models import units
 
-from kvledger.words import Verdict, WaitCause
+from kvledger.catalog import BY_NAME
+from kvledger.reasons import ROWS
+from kvledger.words import Reason, Verdict, WaitCause
 from kvledger_alerts.table import Parameters
 from tests.dashboards.boards import (
     BOARDS,
@@ -36,8 +39,11 @@ def named(*kinds: str) -> list[Any]:
 
 PANELS = named()
 UNITS = {value for name, value in vars(units).items() if name[0].isupper()}
+PARTS = set(BY_NAME["verdict_share"].labels[0].values or ())
+DOCS = Path(__file__).parents[2] / "docs/boards.md"
+PICTURE_BYTES = 300_000
 QUIET = "#34383F"
-MADE_LABELS: set[str] = set()
+MADE_LABELS = {"verdict", "action"}
 """Labels that a query makes of others."""
 FLEET = "kvledger-fleet"
 CHOICES, FLEET_CHOICES = ["job", "instance", "engine", "model"], ["job", "model"]
@@ -134,7 +140,9 @@ def test_a_panel_says_what_it_shows_what_to_do_and_in_which_unit(panel: dict[str
     assert len(panel["description"].split()) >= 12
     assert panel["description"].endswith(".")
     unit = panel["fieldConfig"]["defaults"]["unit"]
-    assert unit in UNITS or re.fullmatch(r"suffix: (/\w+|cores|tokens/s)", unit), "the latter is a unit of our own"
+    assert unit in UNITS or re.fullmatch(r"suffix: (/\w+|cores|(tokens|blocks)/s)", unit), (
+        "the latter is a unit of our own"
+    )
     assert panel["datasource"] == DATASOURCE
     assert panel["targets"]
     assert all(target["datasource"] == DATASOURCE for target in panel["targets"])
@@ -183,7 +191,7 @@ def test_a_cause_has_its_own_colour_and_the_same_one_in_every_panel_of_waits() -
         if panel["title"] in ("Wait by cause", "Waiting now by cause", "Oldest open wait")
         for overrides in [panel["fieldConfig"]["overrides"]]
     ]
-    causes = {cause.name.lower() for cause in WaitCause}
+    causes = set(WaitCause.words())
     assert len(found) == 3
     for colors in found:
         assert colors == found[0]
@@ -262,6 +270,18 @@ def test_a_number_is_plain_or_quiet_where_it_is_not_bad(panel: dict[str, Any]) -
     assert panel["options"]["colorMode"] == ("value" if len(steps) == 1 else "background_solid")
 
 
+def test_the_docs_count_the_panels_of_every_board_and_show_it() -> None:
+    text = DOCS.read_text()
+    counted = {
+        f"kvledger-{name}": int(number) for name, number in re.findall(r"#[\w-]*kvledger-(\w+)\) \| (\d+) ", text)
+    }
+    assert counted == {name: len(panels(board)) for name, board in BOARDS.items()}
+    for name in BOARDS:
+        picture = f"images/board-{name.removeprefix('kvledger-')}.png"
+        assert f"]({picture})" in text
+        assert (DOCS.parent / picture).stat().st_size < PICTURE_BYTES
+
+
 def test_a_panel_on_two_boards_is_the_same_on_both() -> None:
     seen: dict[str, Any] = {}
     for board in BOARDS.values():
@@ -290,6 +310,34 @@ def test_unknown_is_grey_and_only_healthy_is_green() -> None:
     assert steps["Unknown"] == [{"value": None, "color": QUIET}, {"value": 1, "color": "#8E8E8E"}]
     assert [name for name, each in steps.items() if each[1]["color"] == "#37872D"] == ["Healthy"]
     assert len({each[1]["color"] for each in steps.values()}) == len(titles)
+
+
+def test_the_table_of_verdicts_has_words_for_every_reason_and_the_verdict_in_its_colour() -> None:
+    (panel,) = [p for p in panels(BOARDS["kvledger-oncall"]) if p["title"] == "Verdict of each engine"]
+    words = {
+        each["matcher"]["options"]: next(p["value"][0]["options"] for p in each["properties"] if p["id"] == "mappings")
+        for each in panel["fieldConfig"]["overrides"]
+        if any(p["id"] == "mappings" for p in each["properties"])
+    }
+    assert words.keys() == {"Verdict", "Why", "What to do"}
+    for row in ROWS:
+        reason = row.reason.word
+        assert words["Verdict"][reason]["text"] == row.verdict.word.replace("_", " ").capitalize()
+        assert words["Why"][reason]["text"].lower() == row.says.lower()
+        assert words["What to do"][reason]["text"]
+    assert {words["Verdict"][row.reason.word]["color"] for row in ROWS if row.verdict is Verdict.HEALTHY} == {"#37872D"}
+    assert len({words["Verdict"][row.reason.word]["color"] for row in ROWS}) == len(Verdict)
+
+
+def test_every_reason_and_every_part_of_request_time_has_a_colour_of_its_own() -> None:
+    for title, wanted in (("Reasons over time", set(Reason.words())), ("Where request time goes", PARTS)):
+        (panel,) = [p for p in panels(BOARDS["kvledger-oncall"]) if p["title"] == title]
+        found = {
+            each["matcher"]["options"]: each["properties"][0]["value"]["fixedColor"]
+            for each in panel["fieldConfig"]["overrides"]
+        }
+        assert found.keys() == wanted
+        assert len(set(found.values())) == len(wanted)
 
 
 def test_the_limits_of_the_pool_are_dashed_lines_over_the_stack_and_outside_of_it() -> None:

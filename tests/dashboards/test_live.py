@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kvledger.reasons import BY_REASON
+from kvledger.words import Reason, Verdict
 from tests.dashboards.boards import annotation_queries, interpolated, panel_queries, variable_selectors
 from tests.dashboards.live import ENGINES, JOB, PARAMETERS, SCRAPE_SECONDS, Live, Series
 from tests.dashboards.scenarios import VERDICTS, hold_storm, provoke
@@ -106,12 +108,24 @@ def test_every_label_that_a_legend_names_is_there(live: Live) -> None:
 
 
 def test_each_verdict_counts_the_engine_that_has_it_and_no_other(live: Live) -> None:
-    verdicts = {scenario: word.capitalize() for scenario, word in VERDICTS.items()}
-    exprs = {asked.by: asked.expr for asked in QUERIES if asked.by in {"Healthy", *verdicts.values()}}
-    for scenario, title in verdicts.items():
+    titles = {word: word.replace("_", " ").capitalize() for word in Verdict.words()}
+    exprs = {asked.by: asked.expr for asked in QUERIES if asked.by in titles.values()}
+    assert len(exprs) == len(titles)
+    for scenario, verdict in VERDICTS.items():
         for name, expr in exprs.items():
             (series,) = live.instant(choose(expr, scenario), live.moments[scenario])
-            assert series.values == (float(name == title),), f"{name} in {scenario}"
+            assert series.values == (float(name == titles[verdict]),), f"{name} in {scenario}"
+
+
+def test_the_table_of_verdicts_has_one_row_for_each_core_with_the_reason_in_three_columns(live: Live) -> None:
+    (asked,) = [asked for asked in QUERIES if asked.by == "Verdict of each engine"]
+    for scenario, verdict in VERDICTS.items():
+        (row,) = live.instant(choose(asked.expr, scenario), live.moments[scenario])
+        reason = row.labels["verdict_reason"]
+        assert row.labels["verdict"] == row.labels["action"] == reason
+        assert BY_REASON[Reason[reason.upper()]].verdict.word == verdict
+    rows = live.instant(choose(asked.expr), live.moments["shown"])
+    assert {row.labels["engine"] for row in rows} == ENGINES
 
 
 def test_the_scorecard_row_says_what_the_scorecard_says(live: Live) -> None:

@@ -20,6 +20,8 @@ from kvledger_dashboards.queries import fleet
 from kvledger_dashboards.queries.selection import Query
 
 UID = "kvledger-fleet"
+FINDINGS_HEIGHT = 12
+"""The legend has a line for every kind."""
 NEARLY_FULL, REFUSED = 0.9, 0.05
 """The usual alert watermark, and the share of refusals at which an alert fires."""
 
@@ -70,15 +72,21 @@ def _engines() -> Panels:
     yield _stack(201, "Engine cores by verdict", text, units.Short, fleet.VERDICTS, colors.VERDICTS)
     text = "Engine cores that live, by model. A step down is a loss: compare with the marks of critical alerts."
     yield _stack(202, "Engine cores by model", text, units.Short, fleet.CORES_BY_MODEL)
-    text = "Open findings by kind. One kind in many engines: a defect of the release; roll back."
-    yield _lines(203, "Findings in the fleet", text, units.Short, fleet.FINDINGS)
     text = "Share of the blocks in use, by model, with the usual alert watermark dashed. Above it: add engines."
-    face = graph_face(204, "Active share by model", text, units.PercentUnit)
+    face = graph_face(203, "Active share by model", text, units.PercentUnit)
     yield line_panel(face, [fleet.ACTIVE_RATIO], highest=1, limit=(NEARLY_FULL, colors.RED))
     text = "Blocks of all pools by state. Much free while requests wait: the router, or a limit of the scheduler."
-    yield _stack(205, "Blocks by state", text, units.Short, fleet.BLOCKS, colors.STATES)
+    face = graph_face(204, "Blocks by state", text, units.Short, span=12)
+    yield colored(line_panel(face, [fleet.BLOCKS], stacked=True), colors.STATES)
     text = "Blocks that there are, by model. A step is an engine that came or went, or another configuration."
-    yield _lines(206, "Capacity by model", text, units.Short, fleet.CAPACITY)
+    face = graph_face(205, "Capacity by model", text, units.Short, span=12)
+    yield line_panel(face, [fleet.CAPACITY])
+    text = "Blocks that nobody is entitled to, by model. One model alone: a defect of its engine's release; roll back."
+    face = graph_face(206, "Leaked blocks by model", text, units.Short, span=12, height=FINDINGS_HEIGHT)
+    yield line_panel(face, [fleet.LEAKED])
+    text = "Open findings by kind. One kind in many engines: a defect of the release; roll back, with evidence saved."
+    face = graph_face(207, "Findings in the fleet", text, units.Short, span=12, height=FINDINGS_HEIGHT)
+    yield line_panel(face, [fleet.FINDINGS])
 
 
 def _requests() -> Panels:

@@ -11,14 +11,14 @@ from kvledger_dashboards import colors
 from kvledger_dashboards.boards import pool, requests, shell
 from kvledger_dashboards.boards.shell import Panels
 from kvledger_dashboards.links import Places
-from kvledger_dashboards.panels import count_steps, name_panel, stat_face, stat_panel
-from kvledger_dashboards.parts import blocks, leaks, liveness, resources, scorecard, service, tenants, waits
+from kvledger_dashboards.panels import count_steps, stat_face, stat_panel
+from kvledger_dashboards.parts import blocks, leaks, liveness, reasons, resources, scorecard, service, tenants, waits
 from kvledger_dashboards.queries import verdicts
 
 UID = "kvledger-oncall"
 _VERDICT_TEXTS = {
-    "healthy": "Engine cores in which nothing leaks, hangs or stalls. This does not say that the pool is large enough: "
-    "see the pool and the waits. When there are fewer than you run, one of the others or no data has the rest.",
+    "healthy": "Engine cores that serve what arrives: nothing leaks, hangs or stalls, and nobody waits long. When "
+    "there are fewer than you run, one of the others or no data has the rest.",
     "pool_bound": "Engine cores whose requests wait for blocks. The reason below says who holds them, and whether to "
     "add capacity, throttle or change the block policy.",
     "scheduler_bound": "Engine cores whose requests wait for a limit of the scheduler or of a tenant while blocks are "
@@ -39,14 +39,15 @@ _VERDICT_TEXTS = {
 def board(places: Places) -> builders.Dashboard:
     """The whole board, ready to be encoded."""
     rows = {
-        "Findings and verdict": _verdicts(),
-        "Pool | scheduler | compute": resources.panels(201, pool_board=pool.UID, requests_board=requests.UID),
-        "Waits": iter((waits.by_cause(301), waits.now_by_cause(302), waits.oldest(303))),
-        "Requests": iter((service.rejections(401), service.endings(402), service.first_token(403))),
-        "Leaks": iter((leaks.leaked(501), leaks.findings(502))),
-        "Tenants": iter((tenants.blocks(601), tenants.rejections(602))),
-        "Liveness": iter((liveness.heartbeat(701), liveness.engine_steps(702), liveness.sample_age(703))),
-        "Scorecard": scorecard.panels(801),
+        "Verdict": _verdicts(),
+        "Why": iter((reasons.of_each(201), reasons.shares(202), reasons.over_time(203))),
+        "Pool | scheduler | compute": resources.panels(301, pool_board=pool.UID, requests_board=requests.UID),
+        "Waits": iter((waits.by_cause(401), waits.now_by_cause(402), waits.oldest(403))),
+        "Requests": iter((service.rejections(501), service.endings(502), service.first_token(503))),
+        "Leaks": iter((leaks.leaked(601), leaks.findings(602))),
+        "Tenants": iter((tenants.blocks(701), tenants.rejections(702))),
+        "Liveness": iter((liveness.heartbeat(801), liveness.engine_steps(802), liveness.sample_age(803))),
+        "Scorecard": scorecard.panels(901),
     }
     text = "Is an engine in trouble, what kind of trouble, and whose. Read it from the top."
     return shell.board(UID, "On call", text, rows, places)
@@ -60,6 +61,3 @@ def _verdicts() -> Panels:
     yield leaks.open_findings(110)
     yield blocks.exhaustion(111, span=6)
     yield liveness.oldest_sample(112, span=6)
-    text = "The verdict of each engine core by name. One that is missing here is not watched, or its agent is gone."
-    face = stat_face(113, "Verdict of each engine", text, span=24)
-    yield name_panel(face, verdicts.VERDICT_OF_EACH, colors.VERDICTS)

@@ -127,11 +127,11 @@ def _churn() -> Panels:
         "Cached blocks recycled per second. High with a falling hit rate: the cache is too small for the prefixes; try "
         "another `--eviction`, or more blocks."
     )
-    yield line_panel(graph_face(501, "Evictions", text, units.OpsPerSecond), [pool.EVICTIONS])
+    yield line_panel(graph_face(501, "Evictions", text, "suffix: blocks/s"), [pool.EVICTIONS])
     text = (
         "Shared blocks copied because somebody was about to write. Many beside few saved blocks: sharing does not pay."
     )
-    yield line_panel(graph_face(502, "Copies on write", text, units.OpsPerSecond), [pool.COPIES])
+    yield line_panel(graph_face(502, "Copies on write", text, "suffix: blocks/s"), [pool.COPIES])
     text = "Bytes of these copies. They go through the accelerator's memory: near its bandwidth they slow every step."
     yield line_panel(graph_face(503, "Copied on write", text, units.BytesPerSecondIEC), [pool.COPIED_BYTES])
     yield blocks.preemptions(504)
@@ -140,7 +140,7 @@ def _churn() -> Panels:
         "`swapped` comes back from host memory. Much `recycled`: the pool is too small, or `--preemption swap` would "
         "help."
     )
-    yield line_panel(graph_face(505, "Preempted blocks by fate", text, units.OpsPerSecond), [pool.PREEMPTED_BLOCKS])
+    yield line_panel(graph_face(505, "Preempted blocks by fate", text, "suffix: blocks/s"), [pool.PREEMPTED_BLOCKS])
     yield blocks.failures(506)
 
 

@@ -124,8 +124,9 @@ def _sizes() -> Panels:
 def _tenants() -> Panels:
     yield tenants.blocks(501)
     text = (
-        "Blocks of each tenant as a share of its quota; tenants without one have no line. At the dashed line (100 %) "
-        "its requests wait for `tenant_quota`: raise the quota only if the pool has room."
+        "Blocks of each tenant as a share of its quota, in the engine core where it is highest; tenants without one "
+        "have no line. At the dashed line (100 %) its requests wait for `tenant_quota`: raise the quota only if the "
+        "pool has room."
     )
     face = graph_face(502, "Quota used by tenant", text, units.PercentUnit, span=12)
     yield line_panel(face, [tenant_queries.QUOTA_SHARE], limit=(1, colors.ORANGE))

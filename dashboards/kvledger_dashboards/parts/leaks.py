@@ -9,7 +9,7 @@ from kvledger_dashboards import colors
 from kvledger_dashboards.panels import count_steps, graph_face, line_panel, stat_face, stat_panel
 from kvledger_dashboards.queries import verdicts
 
-HEIGHT = 12
+HEIGHT = 15
 """The legend has a line for every kind of finding and every invariant; all of them have to be seen."""
 
 

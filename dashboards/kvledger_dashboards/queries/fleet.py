@@ -56,6 +56,7 @@ OLDEST_NOW = now(f"max({_model('oldest_wait_seconds', 'max')})", "oldest")
 FULLEST = now(f"max({_ACTIVE_RATIO})", "fullest")
 
 VERDICTS = Query(f"sum by (verdict) ({_model('verdict')})", "{{verdict}}")
+LEAKED = Query(f"sum by (model) ({_model('pool_leaked_blocks')})", "{{model}}")
 FINDINGS = Query(f"sum by (kind) ({_model('findings')})", "{{kind}}")
 ACTIVE_RATIO = Query(f"max by (model) ({_ACTIVE_RATIO})", "{{model}}")
 CAPACITY = Query(f"sum by (model) ({_model('pool_capacity_blocks')})", "{{model}}")

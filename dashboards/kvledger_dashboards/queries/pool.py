@@ -21,11 +21,18 @@ ACTIVE, CACHED, FREE = (BlockState[name].word for name in ("ACTIVE", "CACHED", "
 BLOCKS = tuple(Query(added("pool_blocks", state=state), state) for state in (ACTIVE, CACHED, FREE))
 """In the order of the stack, from the bottom."""
 CAPACITY = Query(added("pool_capacity_blocks"), "capacity")
+
+
+def _of_all(blocks: str) -> str:
+    """A sum over pools, only where every pool has it: beside the whole capacity the sum of a part would mislead."""
+    return f"sum({blocks}) and on () count({blocks}) == on () count({select('pool_capacity_blocks')})"
+
+
 ALERT_WATERMARK = Query(
-    f"sum({select('pool_alert_watermark_ratio')} * {select('pool_capacity_blocks')})", "alert watermark"
+    _of_all(f"{select('pool_alert_watermark_ratio')} * {select('pool_capacity_blocks')}"), "alert watermark"
 )
 ADMISSION_WATERMARK = Query(
-    f"sum({select('pool_capacity_blocks')} - {select('pool_admission_watermark_blocks')})", "admission watermark"
+    _of_all(f"{select('pool_capacity_blocks')} - {select('pool_admission_watermark_blocks')}"), "admission watermark"
 )
 LOGICAL = Query(added("group_logical_blocks"), "logical")
 SHARED = Query(added("group_shared_blocks"), "shared")
@@ -40,6 +47,14 @@ ACTIVE_NOW = BLOCKS[0]
 PEAK = Query(added("pool_peak_active_blocks"), "peak of the last minute")
 PROMISED = Query(f"{added('pool_blocks', state=ACTIVE)} + {added('pool_committed_blocks')}", "active and committed")
 
+
+def _saved(by: str = "") -> str:
+    """What tables hold less the active blocks; those that leaked are active and in no table."""
+    return (
+        f"{added('group_logical_blocks', by)} + {added('pool_leaked_blocks', by)} - {added('group_active_blocks', by)}"
+    )
+
+
 FULLEST = now(f"max({_ACTIVE_SHARE})", "fullest")
 FULLEST_PEAK = now(
     f"max({ratio(added('pool_peak_active_blocks', CORE), added('pool_capacity_blocks', CORE))})", "highest peak"
@@ -49,7 +64,7 @@ COMMITTED = now(added("pool_committed_blocks"), "committed")
 EXHAUSTION = now(f"min({select('pool_seconds_to_exhaustion')})", "until exhaustion")
 LEAKED_NOW = now(added("pool_leaked_blocks"), "leaked")
 PINNED_NOW = now(added("pool_pinned_blocks"), "pinned")
-SAVED_NOW = now(f"{added('group_logical_blocks')} - {added('group_active_blocks')}", "saved")
+SAVED_NOW = now(_saved(), "saved")
 BUDGET = now(added("pool_budget_bytes", "model"), "{{model}}")
 RESERVE = now(added("pool_reserve_bytes", "model"), "{{model}}")
 BLOCK_BYTES = now(f"max by (model, group) ({select('group_block_bytes')})", "{{model}} {{group}}")
@@ -82,5 +97,5 @@ LIFETIME = tuple(
 HIT_RATIO = Query(
     ratio(per_second("prefix_hit_tokens_total", CORE), per_second("prefix_queried_tokens_total", CORE)), CORE_LEGEND
 )
-SAVED = Query(f"{added('group_logical_blocks', CORE)} - {added('group_active_blocks', CORE)}", CORE_LEGEND)
+SAVED = Query(_saved(CORE), CORE_LEGEND)
 SHARING_OVERHEAD = Query(per_second("sharing_overhead_seconds_total", CORE), CORE_LEGEND)

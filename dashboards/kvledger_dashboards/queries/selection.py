@@ -11,8 +11,9 @@ AGENT_SELECTOR = 'job=~"$job",instance=~"$instance"'
 ENGINE_SELECTOR = f'{AGENT_SELECTOR},engine=~"$engine",model=~"$model"'
 WINDOW = "[$__rate_interval]"
 CORE = "instance, engine, rank"
-"""What tells one engine core from another; its legend is `CORE_LEGEND`."""
-CORE_LEGEND = "{{engine}}/{{rank}} {{instance}}"
+"""What tells one engine core from another. Its legend, `CORE_LEGEND`, is what alerts call it: an address would leave no
+room for the names in a narrow panel. Tables have it."""
+CORE_LEGEND = "{{engine}}/{{rank}}"
 TOP = 10
 """How many tenants a panel shows."""
 

@@ -7,7 +7,10 @@ from kvledger_dashboards.queries.selection import Query, added, per_second, rati
 HOUR_SECONDS = 3600
 
 BLOCKS = Query(top(added("tenant_blocks", "tenant")), "{{tenant}}")
-QUOTA_SHARE = Query(top(ratio(added("tenant_blocks", "tenant"), added("tenant_quota_blocks", "tenant"))), "{{tenant}}")
+QUOTA_SHARE = Query(
+    top(f"max by (tenant) ({ratio(select('tenant_blocks'), select('tenant_quota_blocks'))})"), "{{tenant}}"
+)
+"""Of the engine core in which it is highest: a quota is one engine's."""
 REJECTIONS = Query(top(per_second("tenant_rejections_total", "tenant")), "{{tenant}}")
 ENDED = Query(top(per_second("requests_total", "tenant")), "{{tenant}}")
 OLDEST_WAIT = Query(top(f"max by (tenant) ({select('oldest_wait_seconds')})"), "{{tenant}}")
