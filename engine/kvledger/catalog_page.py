@@ -12,12 +12,13 @@ from kvledger.families.histograms import HISTOGRAMS
 from kvledger.families.pools import GROUP_GAUGES, POOL_GAUGES
 from kvledger.families.requests import REQUEST_GAUGES, SCORECARD
 
+_COMMON = ", ".join(f"`{label}`" for label in COMMON_LABELS)
 _INTRODUCTION = f"""# Metrics
 
-Written by `python -m kvledger.catalog_page` from the catalogue in code; do not edit. Every family but those of the agent
-itself has the labels {", ".join(f"`{label}`" for label in COMMON_LABELS)}; `pool` or `group` where the table says so. Which values
-a label can have is behind it. `tenant` and `class` are capped: further ones are `other`. A family appears only where
-its source reports it; `kvledger_capability{{signal}}` says 1 or 0 for each. Unknown is never zero.
+Written by `python -m kvledger.catalog_page` from the catalogue in code; do not edit. Every family but those of the
+agent itself has the labels {_COMMON}; `pool` or `group` where the table says so. Which
+values a label can have is behind it. `tenant` and `class` are capped: further ones are `other`. A family appears only
+where its source reports it; `kvledger_capability{{signal}}` says 1 or 0 for each. Unknown is never zero.
 
 *Kept by*: the **engine** counts it in its ledger, and it goes on over restarts; a **reader** computes it from one
 sample of the ledger; the **agent** knows it from more than one, or about itself.
