@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kvledger_engine.model.stopwatch import Stopwatch
 from kvledger_engine.runner import build_runner
 from tests.engine.rig import Rig, request
 
@@ -23,3 +24,17 @@ def test_the_embedded_models_serve_from_a_card_in_every_format(model: str, kv_fo
     rig.finish()
     assert set(rig.outcome.reasons.values()) == {"length"}
     rig.check_empty()
+
+
+def test_a_stopwatch_tells_how_long_the_card_was_at_work_and_not_how_long_the_call_took() -> None:
+    device = torch.device("cuda")
+    numbers = torch.ones(8192, 8192, device=device)
+    watch = Stopwatch(device)
+    took = []
+    for products in (1, 20):
+        watch.start()
+        for _ in range(products):
+            numbers @ numbers
+        watch.stop()
+        took.append(watch.seconds())
+    assert took[1] > 5 * took[0] > 0
