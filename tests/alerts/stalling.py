@@ -50,13 +50,13 @@ def main(directory: str, mode: str = "stalled") -> None:
 def _finishing(ledger: Ledger) -> None:
     slots = ledger.slots
     (slot,) = np.flatnonzero(slots.state == RequestState.RUNNING)
-    with _publication(ledger, slot):
+    with _publication(ledger, int(slot)):
         slots.state[slot], slots.finishing_ns[slot] = RequestState.FINISHING, ledger.now_ns
 
 
 def _never_fit(ledger: Ledger) -> None:
     (slot,) = np.flatnonzero(ledger.slots.state == RequestState.WAITING)
-    with _publication(ledger, slot):
+    with _publication(ledger, int(slot)):
         ledger.slots.max_tokens[slot] = 1 << 16
 
 
