@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvledger_alerts import engine_cases, liveness_cases, pool_cases, request_cases, slo_cases
+from kvledger_alerts import engine_cases, liveness_cases, pool_cases, request_cases, slo_cases, verdict_cases
 from kvledger_alerts.cases import Case, Firing
 from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.table import Parameters, duration_text, runbook_url
 
-CASES = (*pool_cases.CASES, *engine_cases.CASES, *request_cases.CASES, *slo_cases.CASES, *liveness_cases.CASES)
+PARTS = (pool_cases, engine_cases, request_cases, verdict_cases, slo_cases, liveness_cases)
+CASES = tuple(case for part in PARTS for case in part.CASES)
 
 
 def promtool_documents(alert: str | None = None) -> dict[str, dict[str, Any]]:

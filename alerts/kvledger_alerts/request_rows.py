@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvledger.words import WaitCause
-from kvledger_alerts.causes import DEAD, POOL_WAITS, STUCK, TENANT, WAIT
+from kvledger_alerts.causes import DEAD, HELD_BACK, POOL_WAITS, STUCK, TENANT, WAIT
 from kvledger_alerts.pool_rows import ENGINE
 from kvledger_alerts.table import IDENTITY, AlertRow, Cause, Parameters, RecordingRow, Severity, duration_text
 
@@ -44,7 +44,7 @@ def _wait(p: Parameters) -> AlertRow:
         description=f"Engine {ENGINE}: one wait for {{{{ $labels.cause }}}} in twenty takes more than "
         f"{{{{ $value | humanizeDuration }}}}; the target is {p.wait_target_seconds:g} s.",
         silent="one long wait in a quiet night, and an engine that was paused on purpose",
-        explained_by=(*STUCK, POOL_WAITS),
+        explained_by=(*STUCK, POOL_WAITS, HELD_BACK),
     )
 
 
@@ -63,6 +63,7 @@ def _oldest(p: Parameters) -> AlertRow:
         explained_by=(
             *STUCK,
             POOL_WAITS,
+            HELD_BACK,
             Cause(WAIT, same=same),
             Cause(TENANT, same=(*IDENTITY, "tenant"), only=(f'cause="{WaitCause.TENANT_QUOTA.word}"',)),
         ),

@@ -6,7 +6,7 @@ on it. Gauges stand under max_over_time or min_over_time: one failed scrape neit
 
 from __future__ import annotations
 
-from kvledger_alerts import agent_rows, engine_rows, pool_rows, request_rows, slo_rows
+from kvledger_alerts import agent_rows, engine_rows, pool_rows, request_rows, slo_rows, verdict_rows
 from kvledger_alerts.table import AlertRow, Parameters, RecordingRow
 
 
@@ -16,6 +16,6 @@ def recording_rows(parameters: Parameters) -> tuple[RecordingRow, ...]:
 
 
 def alert_rows(parameters: Parameters) -> tuple[AlertRow, ...]:
-    """All alerts: the pool's, the engine's, the requests', the objectives', and kvledger's own."""
-    parts = (pool_rows, engine_rows, request_rows, slo_rows, agent_rows)
+    """All alerts: the pool's, the engine's, the requests', the verdict's, the objectives', and kvledger's own."""
+    parts = (pool_rows, engine_rows, request_rows, verdict_rows, slo_rows, agent_rows)
     return tuple(row for part in parts for row in part.alert_rows(parameters))

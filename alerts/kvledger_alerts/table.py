@@ -83,6 +83,8 @@ class Parameters:
             than this part of it, with as many tokens looked up within `rate_seconds`. What used to be is the last
             `baseline_seconds`.
         sharing_ratio: share of the pool in blocks that several live requests share.
+        bound_seconds, bound_ratio, reason_ratio: a verdict that held for this share of the window, named by each reason
+            that held for this part of it.
         ttft_target_seconds, ttft_objective: first tokens that are in time, and the share of requests that must have
             theirs in time. The target is a bound of the histogram's buckets.
         availability_objective: share of requests that are neither refused for want of room nor ended by the engine.
@@ -92,7 +94,7 @@ class Parameters:
         family_seconds, known_seconds: a family is missing when nobody saw it for the first and somebody within the
             second.
         wait_hold_seconds, tenant_hold_seconds, cache_hold_seconds, telemetry_hold_seconds, source_hold_seconds,
-            family_hold_seconds, idle_hold_seconds, release_hold_seconds, thrash_hold_seconds,
+            family_hold_seconds, idle_hold_seconds, release_hold_seconds, thrash_hold_seconds, bound_hold_seconds,
             never_fit_hold_seconds: of those.
 
     Raises ValueError for a `ttft_target_seconds` that no bucket ends at.
@@ -138,6 +140,10 @@ class Parameters:
     baseline_seconds: float = 6 * 3600.0
     cache_hold_seconds: float = 600.0
     sharing_ratio: float = 0.5
+    bound_seconds: float = 600.0
+    bound_ratio: float = 0.9
+    reason_ratio: float = 0.3
+    bound_hold_seconds: float = 300.0
     ttft_target_seconds: float = 2.5
     ttft_objective: float = 0.95
     availability_objective: float = 0.999

@@ -31,6 +31,9 @@ FINDING_SECONDS = 40.0
 SMALL = ("--blocks", "64", "--block-size", "16", "--max-model-len", "4096")
 
 
+Scene = Callable[[Path, AgentProcess], AbstractContextManager[AgentProcess | None]]
+
+
 class Request:
     """One streamed completion; leaving the block drops its connection, which cancels it."""
 
@@ -312,6 +315,31 @@ def sharing(directory: Path, agent: AgentProcess) -> Iterator[None]:
         yield
 
 
+def judged(scene: Scene, verdict: str) -> Scene:
+    """The scene, once this is its verdict."""
+
+    @contextmanager
+    def until_judged(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+        with scene(directory, agent), AgentProcess(directory, "--verdict-window", "3") as other:
+            wait_until(other, "kvledger_verdict", bool, verdict=verdict)
+            yield other
+
+    until_judged.__name__ = f"{scene.__name__}_{verdict}"
+    return until_judged
+
+
+@contextmanager
+def computing(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """The model is always at work, for few requests in a large pool."""
+    flags = ("--blocks", "512", "--block-size", "16", "--max-model-len", "1024", "--step-time", "base=100ms,seq=20ms")
+    with ExitStack() as stack:
+        engine = stack.enter_context(EngineProcess(directory, *flags, "--max-num-seqs", "6"))
+        for number in range(6):
+            request = Request(engine.url, prompt_tokens=20, max_tokens=900, first_token=1 + number)
+            stack.enter_context(request).first_event()
+        yield
+
+
 @contextmanager
 def failing_source(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
     """An engine that is scraped, and whose server has begun to refuse."""
@@ -367,7 +395,6 @@ def calm(directory: Path) -> Iterator[AgentProcess]:
             yield agent
 
 
-Scene = Callable[[Path, AgentProcess], AbstractContextManager[AgentProcess | None]]
 SCENES: Mapping[str, Scene] = {
     "KvledgerPoolHighWatermark": pressed,
     "KvledgerPoolExhaustionPredicted": running_out,
@@ -387,6 +414,9 @@ SCENES: Mapping[str, Scene] = {
     "KvledgerPreemptionThrash": thrashing,
     "KvledgerTenantAtQuota": at_quota,
     "KvledgerPrefixHitCollapse": evicting,
+    "KvledgerPoolBound": judged(pressed, "pool_bound"),
+    "KvledgerSchedulerBound": judged(queueing, "scheduler_bound"),
+    "KvledgerComputeBound": judged(computing, "compute_bound"),
     "KvledgerTtftSloBurn": queueing,
     "KvledgerAvailabilitySloBurn": refusing,
     "KvledgerLedgerUnreadable": unreadable,

@@ -200,6 +200,11 @@ def test_every_alert_fires_when_it_should_and_only_then(file: str) -> None:
             'reason!=""}[1h',
             id="a bad request is an outage",
         ),
+        pytest.param(
+            "KvledgerPoolBound", r"\n +and ignoring \(verdict_reason, verdict\) avg.*", "", id="comes and goes"
+        ),
+        pytest.param("KvledgerPoolBound", r"\|many_requests\|", "|", id="a reason forgotten"),
+        pytest.param("KvledgerSchedulerBound", r"\[10m\]", "[1m]", id="a peak is a bound"),
         pytest.param("KvledgerSourceFailing", r"< 0.8", "< 1", id="a restart is a failing source"),
         pytest.param("KvledgerTelemetryLost", r"> 0.5\n +for: 5m", "> 0.5", id="one burst"),
         pytest.param("KvledgerFamilyMissing", r"\n +and max_over_time\(kvledger_cap.*", "", id="never had it"),
