@@ -133,6 +133,13 @@ class PreemptedFate(Word):
     SWAPPED = 2
 
 
+class SwapDirection(Word):
+    """Which way a block was copied: out of the pool into host memory, or in again."""
+
+    OUT = 0
+    IN = 1
+
+
 class StepPhase(Word):
     """The parts of an engine step that are timed."""
 

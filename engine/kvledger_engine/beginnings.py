@@ -104,6 +104,6 @@ class Beginnings:
         slots.share_base[target] = self._pool.clocks.read(blocks).sum()
         self._chains.fork(source, target)
         self._metering.attached(target)
-        self._metering.accounts.follow(source, target)
+        self._metering.accounts.fork(source, target, computed)
         self._metering.shared(began_ns, Price.REFERENCE, target)
         self._holdings.attach(np.array([target]), theirs, counts, blocks, room)

@@ -154,12 +154,12 @@ class KvCache:
         """(sources, targets) of block copies to be made before this step writes; pinned until `copies_done`."""
         return self._copies.pending()
 
-    def copies_done(self) -> None:
-        """The copies of `take_copies` have been made."""
+    def copies_done(self, seconds: float = 0.0) -> None:
+        """The copies of `take_copies` have been made, which took the compute so many seconds."""
         if self._copies.are_pending:
             began_ns, slots = self._metering.now_ns(), self._copies.slots
             self._copies.done()
-            self._metering.shared(began_ns, Price.COPY, slots)
+            self._metering.shared(began_ns, Price.COPY, slots, besides=seconds)
 
     # -- after the compute ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.words import PreemptedFate, ReleaseCause, RequestClass
+from kvledger.words import PreemptedFate, ReleaseCause, RequestClass, SwapDirection
 from kvledger.writer import Ledger
 from kvledger_engine.accounts import PrefixAccounts, Price
 from kvledger_engine.evict import Ids
@@ -39,13 +39,19 @@ class Metering:
         self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
         self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
         self._swapped = stats.counter("preempted_blocks_total", fate=PreemptedFate.SWAPPED.word)
+        self._moved = [stats.counter("swapped_blocks_total", direction=way.word) for way in SwapDirection]
         self.accounts = PrefixAccounts(ledger)
         """Who in particular the time and the hits belong to."""
         self._attached_ns = np.zeros(ledger.limits.max_requests, np.int64)
 
-    def shared(self, began_ns: int, price: Price, slots: Ids | int) -> None:
-        """Time since `began_ns` is what sharing cost, for the request or the requests in `slots`. Not to be nested."""
+    def shared(self, began_ns: int, price: Price, slots: Ids | int, *, besides: float = 0.0) -> None:
+        """Time since `began_ns` is what sharing cost, for the request or the requests in `slots`. Not to be nested.
+
+        Seconds of the compute's count `besides`, but under a virtual clock.
+        """
         seconds = (self.now_ns() - began_ns) / _NS_PER_SECOND
+        if not self._ledger.clock.virtual:
+            seconds += besides
         self._values[self._sharing] += seconds
         self.accounts.spent(price, slots, seconds)
 
@@ -87,6 +93,10 @@ class Metering:
             self._shared.observe_many(held[shared])
             held = held[~shared]
         self._alone.observe_many(held)
+
+    def moved(self, blocks: int, direction: SwapDirection) -> None:
+        """Blocks were copied between the pool and host memory."""
+        self._values[self._moved[direction]] += blocks
 
     def released(self, slot: int, blocks: Ids, cause: ReleaseCause, saved: int = 0) -> None:
         """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them.

@@ -61,7 +61,7 @@ class Progress:
         rows, ends = batch.slots, batch.starts + batch.counts
         again = np.minimum(ends, self._requests.computed_before[rows]) - batch.starts
         self._values[self._recomputed] += int(again[again > 0].sum())
-        self._cache.copies_done()
+        self._cache.copies_done(batch.copy_time.seconds)
         self._cache.swaps.done(self._requests.tokens, self._requests.salts)
         self._cache.commit(rows, ends, self._requests.tokens, self._requests.salts[rows])
 

@@ -34,7 +34,8 @@ EXPECTED = frozenset(
     request_duration_seconds allocation_seconds release_seconds block_reference_lifetime_seconds step_seconds
     request_peak_blocks request_tokens
     requests_total rejections_total tenant_rejections_total cancellations_total preemptions_total
-    preempted_blocks_total recomputed_tokens_total prefix_queried_tokens_total prefix_hit_tokens_total
+    preempted_blocks_total swapped_blocks_total recomputed_tokens_total
+    prefix_queried_tokens_total prefix_hit_tokens_total
     evictions_total cow_copies_total cow_bytes_total sharing_overhead_seconds_total prompt_tokens_total
     generation_tokens_total block_seconds_total cost_total allocation_failures_total
     findings invariant_violations verdict verdict_reason verdict_share
@@ -84,6 +85,7 @@ OWN_LABELS = {
     "cancellations_total": ("cause",),
     "preemptions_total": ("mode",),
     "preempted_blocks_total": ("fate",),
+    "swapped_blocks_total": ("direction",),
     "findings": ("kind",),
     "invariant_violations": ("invariant",),
     "verdict": ("verdict",),
