@@ -21,7 +21,7 @@ from kvledger.views import I32
 from kvledger.words import ReleaseCause, RequestState
 from kvledger.writer import Ledger
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.reprieves import Eviction
+from kvledger_engine.evict import Eviction
 
 SALT = 1
 

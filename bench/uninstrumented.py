@@ -27,11 +27,11 @@ from kvledger.writer import Ledger
 from kvledger_engine.batch import Compute
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.ending import Ending
-from kvledger_engine.evict import Ids
+from kvledger_engine.ids import Ids
 from kvledger_engine.lanes import Lane
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.metering import Metering
-from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.ids import Integers
 from kvledger_engine.progress import Progress
 from kvledger_engine.shareclocks import ShareClocks
 from kvledger_engine.waits import QUEUE, WaitQueue

@@ -14,7 +14,7 @@ from kvledger.words import Event, FinishReason, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch
 from kvledger_engine.ending import Ending
-from kvledger_engine.evict import Ids
+from kvledger_engine.ids import Ids
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Scores, Token
 from kvledger_engine.request import RequestTable

@@ -21,7 +21,7 @@ from bench.steady import Load, SteadyEngine
 from bench.tmpfs import ledger_directory
 from kvledger.writer import Ledger
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.ids import Integers
 
 pytestmark = pytest.mark.needs("tmpfs")
 

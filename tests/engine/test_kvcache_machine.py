@@ -323,7 +323,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert tables[slot] == sequence.table
             found = (slots.serial[row], slots.computed_tokens[row], slots.own_from_token[row], slots.peak_blocks[row])
             assert found == (sequence.serial, sequence.computed, sequence.own_from, sequence.peak)
-            live = self.kit.kv.pool.clocks.read(np.array(sequence.table, np.intp)).sum() - slots.share_base[row]
+            live = self.kit.kv.pool.clocks(np.array(sequence.table, np.intp)).sum() - slots.share_base[row]
             assert math.isclose(slots.block_seconds[row] + live, sequence.block_seconds, abs_tol=1e-9)
 
     def _counts_equal(self, audit: Audit) -> None:
