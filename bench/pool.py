@@ -33,10 +33,10 @@ PHASES = ("take", "index", "release")
 LEDGER, PLAIN, RECORDING = "ledger", "plain Python", "plain Python keeping our records"
 HOW = f"""A pool whose blocks are all cached: taking {BLOCKS} evicts the {BLOCKS} least recently used, which then get
 new keys and are cached again by the release. Ours works on a ledger file on tmpfs within a publication, keeps owner,
-tenant, stamps, clocks and counts of every block, makes its keys of tokens and compares contents. The peer is a plain Python pool (deque of free
-blocks, dict as index, OrderedDict as eviction order, reference counts as ints) that does none of that; the second peer
-keeps the same records as ours in lists. All must hand out the same blocks in every round. Indexing is timed apart: the
-ratio is of taking and releasing."""
+tenant, stamps, clocks and counts of every block, makes its keys of tokens and compares contents. The peer is a plain
+Python pool (deque of free blocks, dict as index, OrderedDict as eviction order, reference counts as ints) that does
+none of that; the second peer keeps the same records as ours in lists. All must hand out the same blocks in every round.
+Indexing is timed apart: the ratio is of taking and releasing."""
 
 
 class LedgerPool:
@@ -60,9 +60,8 @@ class LedgerPool:
         """Index the blocks as one new prefix of slot 0, with these tokens [n, block size]; they are stamped first."""
         self.ledger.stamp(blocks)
         numbers = np.arange(len(blocks))
-        nothing = np.zeros_like(numbers)
         self._chains.begin(0, NO_BLOCKS, tokens[0], 0)
-        rows = np.column_stack((nothing, numbers, nothing, blocks))
+        rows = np.column_stack((np.zeros_like(numbers), numbers, blocks))
         self._chains.publish(rows, tokens.reshape(1, -1), self._salt)
 
     def release(self, blocks: Ids) -> None:

@@ -109,7 +109,7 @@ class PrefixChains:
         end = first + int(indexed_after[0]) if len(indexed_after) else len(blocks)
         self.begin(slot, blocks[:first], tokens[slot, : len(blocks) * self._size + 1], salts.item(slot))
         numbers = np.arange(first, end)
-        rows = np.column_stack((np.full(len(numbers), slot), numbers, np.full(len(numbers), slot), blocks[numbers]))
+        rows = np.column_stack((np.full(len(numbers), slot), numbers, blocks[numbers]))
         self.publish(ids(rows), tokens, salts)
         if end < len(blocks):
             self._sum[slot], self._content[slot] = before

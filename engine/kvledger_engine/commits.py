@@ -36,13 +36,14 @@ class Commits:
         self._ledger, self._slots = memory.ledger, memory.ledger.slots
         self._pool, self._tables, self._windows = pool, tables, windows
         self._chains, self._metering = chains, metering
-        self._handle, self._scratch, self._row = memory.handle, memory.arrays.scratch, 3 + windows.count
+        self._handle, self._scratch, self._row = memory.handle, memory.arrays.scratch, 2 + windows.count
 
     def commit(self, slots: Integers, computed_tokens: Integers, tokens: I32, salts: U64) -> None:
         """The keys and values of the first `computed_tokens` tokens of each distinct slot are stored now.
 
-        Blocks that became full enter the prefix index under the slots' `salts`; what is indexed may be shared, so it
-        lies before own_from_token. Blocks that have left a window are given back.
+        Blocks that became full enter the prefix index; what is indexed may be shared, so it lies before own_from_token.
+        `tokens` I32[slots, length] and `salts` U64[slots] are those of all slots. Blocks that have left a window are
+        given back.
         """
         at: I32 = np.ascontiguousarray(slots, np.int32)
         full = kernels.commit(self._handle, at, np.ascontiguousarray(computed_tokens, np.int32))

@@ -14,11 +14,12 @@ from kvledger.views import I32, U64
 from kvledger.words import ReleaseCause
 from kvledger.writer import Ledger
 from kvledger_engine.accounts import Price
-from kvledger_engine.batch import GroupTables
+from kvledger_engine.batch import GroupTables, Rows
 from kvledger_engine.beginnings import Beginnings
 from kvledger_engine.chains import PrefixChains
 from kvledger_engine.commits import Commits
 from kvledger_engine.compiled import slots as kernels
+from kvledger_engine.compiled import steps
 from kvledger_engine.copies import CopyOnWrite
 from kvledger_engine.evict import Eviction
 from kvledger_engine.faults import FaultPlan
@@ -66,6 +67,7 @@ class KvCache:
         self.pool = pool = self.pool_type(memory) if faults is None else FaultyPool(memory, faults)
         self.pins = PinTable(ledger, pool)
         self._tables = tables = BlockTables(memory)
+        self._laid_out_blocks = 0
         self._copies = copies = CopyOnWrite(ledger, pool, tables, windows, self.pins, faults)
         self._metering = metering = Metering(memory)
         chains = PrefixChains(memory)
@@ -183,9 +185,35 @@ class KvCache:
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
-    def tables(self, slots: Integers) -> tuple[I32, I32]:
-        """Block tables of the slots in group 0, as (blocks, offsets): table i is blocks[offsets[i]:offsets[i + 1]]."""
-        return self._tables.gather(slots.astype(np.intp) * self.windows.count)
+    def plan(self, slots: I32) -> tuple[I32, int, int]:
+        """What is left to compute of the slots: rows of starts, counts, lengths and ends; the most of one; the sum."""
+        rows: I32 = np.empty((4, len(slots)), np.int32)
+        most, total = steps.plan(self._handle, slots, rows)
+        return rows, most, total
+
+    def lay_out(self, rows: Rows, tokens: I32) -> tuple[I32, I32, I32]:
+        """(inputs, blocks, offsets) of rows: their tokens, of `tokens` by slot, and their block tables in group 0.
+
+        Row i's table is blocks[offsets[i]:offsets[i + 1]].
+        """
+        count = len(rows.slots)
+        inputs: I32 = np.empty(rows.total_tokens, np.int32)
+        offsets: I32 = np.empty(count + 1, np.int32)
+        while True:
+            blocks: I32 = np.empty(self._laid_out_blocks + count, np.int32)
+            needed = steps.lay_out(self._handle, rows.slots, rows.starts, rows.counts, tokens, inputs, blocks, offsets)
+            self._laid_out_blocks = needed
+            if needed <= len(blocks):
+                return inputs, blocks[:needed], offsets
+
+    def append(self, slots: I32, drawn: I32, tokens: I32) -> tuple[I32, int]:
+        """Append a drawn token to each slot's sequence in `tokens`, now.
+
+        Returns how many each has generated, and how many slots have all they asked for.
+        """
+        outputs: I32 = np.empty(len(slots), np.int32)
+        full = steps.append(self._handle, slots, drawn, tokens, outputs)
+        return outputs, full
 
     def group_tables(self, slots: Integers) -> tuple[GroupTables, ...]:
         """Block tables of the slots in every group; () where there is one group, of full attention."""

@@ -30,7 +30,7 @@ from kvledger_engine.compiled.arrays import (
     TENANT_BLOCKS,
     WORDS,
     Arrays,
-    Table,
+    handle_of,
 )
 from kvledger_engine.compiled.index import WAYS
 from kvledger_engine.compiled.kernel import prepare
@@ -57,21 +57,19 @@ class CacheMemory:
         prepare()
         self.ledger, self.limits = ledger, ledger.limits
         seed = hash_seed if hash_seed is not None else 0 if ledger.clock.virtual else secrets.randbits(64)
-        self._table = Table(
-            Arrays(
-                control=ledger.control,
-                stats=ledger.stats.array,
-                seq=ledger.seq_value.reshape(1),
-                now_ns=ledger.now_value.reshape(1),
-                charged=ledger.charged_columns,
-                **_of_blocks(ledger),
-                **_of_slots(ledger),
-                **self._private(),
-                settings=self._settings(eviction, key_bits),
-                seed=np.array([seed], np.uint64),
-            )
+        self.arrays = Arrays(
+            control=ledger.control,
+            stats=ledger.stats.array,
+            seq=ledger.seq_value.reshape(1),
+            now_ns=ledger.now_value.reshape(1),
+            charged=ledger.charged_columns,
+            **_of_blocks(ledger),
+            **_of_slots(ledger),
+            **self._private(),
+            settings=self._settings(eviction, key_bits),
+            seed=np.array([seed], np.uint64),
         )
-        self.arrays, self.handle = self._table.arrays, self._table.handle
+        self.handle = handle_of(self.arrays)
         self.arrays.words[NEXT_CONTENT] = 1
 
     def _settings(self, eviction: Eviction, key_bits: int) -> I64:
@@ -84,14 +82,14 @@ class CacheMemory:
         settings[ACTIVE_GAUGE], settings[EVICTIONS] = stats.gauge("active_blocks"), stats.counter("evictions_total")
         settings[TENANT_BLOCKS] = stats.plan.tenant_blocks
         for setting, shared in ((LIFETIME_ALONE, "false"), (LIFETIME_SHARED, "true")):
-            settings[setting] = stats.plan.histograms["block_reference_lifetime", (("shared", shared),)].index
+            settings[setting] = stats.histogram("block_reference_lifetime", shared=shared).span.index
         return settings
 
     def _private(self) -> dict[str, Any]:
         limits = self.limits
         blocks, slots, groups = limits.capacity_blocks, limits.max_requests, len(limits.groups)
         entries = limits.arena_chunks * limits.chunk_blocks
-        bounds = self.ledger.stats.plan.histograms["block_reference_lifetime", (("shared", "false"),)].bounds
+        bounds = self.ledger.stats.histogram("block_reference_lifetime", shared="false").span.bounds
         return {
             "content": np.zeros(blocks, np.int64),
             "parent": np.zeros(blocks, np.int64),
@@ -143,6 +141,10 @@ def _of_slots(ledger: Ledger) -> dict[str, Any]:
         "serial": slots.serial,
         "slot_tenant": slots.tenant,
         "slot_changed": slots.changed_seq,
+        "prompt_tokens": slots.prompt_tokens,
+        "output_tokens": slots.output_tokens,
+        "max_tokens": slots.max_tokens,
+        "last_token_ns": slots.last_token_ns,
         "computed_tokens": slots.computed_tokens,
         "own_from_token": slots.own_from_token,
         "peak_blocks": slots.peak_blocks,

@@ -167,7 +167,7 @@ class Kit:
     def commit(self, after: dict[int, int], *, salt: int = SALT) -> None:
         """Say that slots have computed so many tokens, within an open publication."""
         slots, computed = np.array(list(after)), np.array(list(after.values()))
-        self.kv.commit(slots, computed, self.tokens, np.full(len(slots), salt, np.uint64))
+        self.kv.commit(slots, computed, self.tokens, np.full(len(self.tokens), salt, np.uint64))
 
     def step(self, after: dict[int, int], *, salt: int = SALT) -> tuple[list[int], list[int]]:
         """Grow slots to so many tokens and compute them: one engine step. Returns the copies it made."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kvledger_engine.compiled.kernel import aside
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
 from kvledger_engine.compiled import evict, lives
 from kvledger_engine.compiled.arrays import POLICY, unpack
+from kvledger_engine.compiled.kernel import aside
 from kvledger_engine.evict import Eviction
 from kvledger_engine.memory import CacheMemory
 

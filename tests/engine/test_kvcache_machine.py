@@ -179,7 +179,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.kit.ledger.begin()
         self.kit.kv.copies_done()
         self.model.copies_done()
-        salts = np.array([self.model.sequences[slot].salt for slot in after], np.uint64)
+        salts = np.zeros(self.limits.max_requests, np.uint64)
+        salts[slots] = [self.model.sequences[slot].salt for slot in after]
         self.kit.kv.commit(slots, ends, self.kit.tokens, salts)
         self.model.commit(after)
         self.kit.ledger.end()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvledger_engine.compiled.kernel import aside
 
 from kvledger.clock import VirtualClock
 from kvledger.layout import CONTROL_INDEX
 from kvledger.views import I32, I64, U64
 from kvledger_engine.compiled import chains, index
 from kvledger_engine.compiled.arrays import unpack
+from kvledger_engine.compiled.kernel import aside
 from kvledger_engine.memory import CacheMemory
 from kvledger_engine.prefixkeys import prefix_salt
 from tests.engine.cachekit import SALT, Kit, Memory, small_limits
@@ -43,7 +43,8 @@ def insert(handle: Any, key: U64, salt: U64, parent: int, tokens: I32, block: in
 
 @aside
 def find(handle: Any, key: U64, salt: U64, parent: int, tokens: I32) -> int:
-    return index.find(unpack(handle), key[0], salt[0], parent, tokens, 0)
+    found: int = index.find(unpack(handle), key[0], salt[0], parent, tokens, 0)
+    return found
 
 
 @aside

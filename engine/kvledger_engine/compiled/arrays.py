@@ -1,11 +1,12 @@
 """Arrays: everything that kernels work on, handed to them as one table of addresses.
 
 Passing an array to compiled code takes as long as fifty of its stores, so a kernel gets the addresses of all of them in
-one. Owns no memory: who makes a `Table` keeps it.
+one. Owns no memory.
 """
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numba
@@ -57,6 +58,10 @@ class Arrays(NamedTuple):
     serial: U64
     slot_tenant: I16
     slot_changed: U64
+    prompt_tokens: I32
+    output_tokens: I32
+    max_tokens: I32
+    last_token_ns: I64
     computed_tokens: I32
     own_from_token: I32
     peak_blocks: I32
@@ -100,21 +105,19 @@ WORDS = 2
 """`words`: the content id that the next indexed block gets, and how often the index has changed."""
 
 
-class Table:
-    """The addresses of some arrays, which live as long as this does. `handle` is the first argument of every kernel."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self.arrays = arrays
-        self.handle: Any = arrays if numba.config.DISABLE_JIT else _addresses(arrays)
-
-
-def _addresses(arrays: tuple[Any, ...]) -> I64:
-    rows = np.zeros((len(arrays), 3), np.int64)
-    for row, array, numba_type in zip(rows, arrays, _array_types(), strict=True):
+def handle_of(arrays: Arrays) -> Any:
+    """The first argument of every kernel: the addresses of arrays, which it keeps alive."""
+    if numba.config.DISABLE_JIT:
+        return arrays
+    owner: Any = (ctypes.c_int64 * (3 * len(arrays)))()
+    owner.arrays = arrays
+    handle: I64 = np.frombuffer(owner, np.int64)
+    of_any_kind: tuple[Any, ...] = arrays
+    for row, array, numba_type in zip(handle.reshape(-1, 3), of_any_kind, _array_types(), strict=True):
         assert (array.flags.c_contiguous, from_dtype(array.dtype)) == (True, numba_type.dtype), numba_type
         row[0] = array.ctypes.data
         row[1 : 1 + array.ndim] = array.shape
-    return rows.reshape(-1)
+    return handle
 
 
 def _array_types() -> list[Any]:
@@ -158,7 +161,7 @@ def _array(context: Any, builder: Any, array_type: Any, row: Any) -> Any:
 
 
 def unpack(handle: Any) -> Arrays:
-    """The arrays behind a `Table.handle`."""
+    """The arrays behind a handle."""
     arrays: Arrays = handle
     return arrays
 

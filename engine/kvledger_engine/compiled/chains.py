@@ -66,15 +66,15 @@ def match_beside(handle: Any, tokens: I32, salts: U64, keys: U64, blocks: I64) -
 def publish(handle: Any, filled_blocks: I64, salts: U64, tokens: I32) -> int:
     """Index stamped blocks that have become full, each slot's in order; returns for how many rows one is indexed now.
 
-    `filled_blocks` I64[n, 3 + groups]: slot, number of the block in its sequence, row of its salt in `salts`, and the
-    blocks of all groups. `tokens` I32[slots, length] are those of all slots. A block whose content is indexed already
+    `filled_blocks` I64[n, 2 + groups]: slot, number of the block in its sequence, and the blocks of all groups.
+    `salts` U64[slots] and `tokens` I32[slots, length] are those of all slots. A block whose content is indexed already
     stays out. What is indexed may be shared, so it lies before the slot's own_from_token.
     """
     arrays = unpack(handle)
     indexed = 0
     for row in range(len(filled_blocks)):
-        slot, number, salt = filled_blocks[row, 0], filled_blocks[row, 1], salts[filled_blocks[row, 2]]
-        indexed += _publish(arrays, slot, number, filled_blocks[row, 3:], salt, tokens[slot])
+        slot, number = filled_blocks[row, 0], filled_blocks[row, 1]
+        indexed += _publish(arrays, slot, number, filled_blocks[row, 2:], salts[slot], tokens[slot])
     return indexed
 
 

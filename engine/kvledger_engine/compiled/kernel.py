@@ -6,6 +6,7 @@ itself looks at the file of a function only, not at the files of those that it c
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import sys
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from llvmlite.binding import get_host_cpu_name
 from numba import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
 _MODULES = tuple(sorted(path.stem for path in _PACKAGE.glob("*.py") if not path.stem.startswith("_")))
-_COMPLETE = "complete"
+_COMPLETE = f"complete-{get_host_cpu_name()}"
 _lock = threading.Lock()
 _kernels: list[tuple[Any, str]] = []
 _prepared = False
@@ -33,15 +35,17 @@ _prepared = False
 def _directory() -> Path:
     """Where the code of these sources by this numba is kept: in $NUMBA_CACHE_DIR, beside the sources, or at home."""
     digest = hashlib.blake2b(digest_size=6)
-    for name in _MODULES:
-        digest.update((_PACKAGE / f"{name}.py").read_bytes())
+    for module in _MODULES:
+        digest.update((_PACKAGE / f"{module}.py").read_bytes())
     name = f"kernels-numba-{numba.__version__}-{digest.hexdigest()}"
     if named := os.environ.get("NUMBA_CACHE_DIR"):
         return Path(named) / name
-    if os.access(_PACKAGE, os.W_OK):
-        return _PACKAGE / "__pycache__" / name
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (home if os.access(home.parent, os.W_OK) else Path(tempfile.gettempdir())) / "kvledger" / name
+    beside = _PACKAGE / "__pycache__" / name
+    if (beside / _COMPLETE).exists() or os.access(_PACKAGE, os.W_OK):
+        return beside
+    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME")
+    cache = Path(home) / ".cache" if home and os.access(home, os.W_OK) else Path(tempfile.gettempdir())
+    return cache / f"kvledger-{os.getuid()}" / name
 
 
 DIRECTORY = _directory()
@@ -84,19 +88,32 @@ def prepare() -> None:
     """Load every kernel, compiling those that are not on disk yet, which takes a minute and is said on stderr."""
     global _prepared
     with _lock:
-        if _prepared:
-            return
-        for name in _MODULES:
-            import_module(f"{__package__}.{name}")
-        complete, began = DIRECTORY / _COMPLETE, time.monotonic()
-        missing = bool(_kernels) and not complete.exists()
-        if missing:
-            print(f"compiling {len(_kernels)} kernels, once on this machine (about a minute)", file=sys.stderr)
-        for compiled, signature in _kernels:
-            compiled.compile(signature)
-            compiled.disable_compile()
-        if missing:
-            DIRECTORY.mkdir(parents=True, exist_ok=True)
-            complete.touch()
-            print(f"compiled in {time.monotonic() - began:.0f} s, kept in {DIRECTORY}", file=sys.stderr)
+        if not _prepared:
+            for module in _MODULES:
+                import_module(f"{__package__}.{module}")
+            if (DIRECTORY / _COMPLETE).exists() or not _kernels:
+                _load()
+            else:
+                _compile()
         _prepared = True
+
+
+def _load() -> None:
+    for compiled, signature in _kernels:
+        compiled.compile(signature)
+        compiled.disable_compile()
+
+
+def _compile() -> None:
+    """One process compiles; others that come meanwhile wait for it, and load."""
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    with (DIRECTORY / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        complete, began = DIRECTORY / _COMPLETE, time.monotonic()
+        if complete.exists():
+            _load()
+            return
+        print(f"compiling {len(_kernels)} kernels, once on this machine (half a minute or more)", file=sys.stderr)
+        _load()
+        complete.touch()
+        print(f"compiled in {time.monotonic() - began:.0f} s, kept in {DIRECTORY}", file=sys.stderr)

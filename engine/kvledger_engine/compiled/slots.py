@@ -147,11 +147,11 @@ def attach(handle: Any, slots: I64, counts: I64, blocks: I64) -> int:
 def commit(handle: Any, slots: I32, computed_tokens: I32) -> int:
     """The keys and values of the first computed_tokens[i] tokens of distinct slots[i] are stored now, I32[n] both.
 
-    Returns how many blocks became full: they begin `scratch`, as rows of 3 + groups for `chains.publish`.
+    Returns how many blocks became full: they begin `scratch`, as rows of 2 + groups for `chains.publish`.
     """
     arrays = unpack(handle)
     size, groups, width = arrays.settings[BLOCK_TOKENS], arrays.settings[GROUPS], arrays.settings[CHUNK_BLOCKS]
-    full, stride = 0, 3 + groups
+    full, stride = 0, 2 + groups
     for row in range(len(slots)):
         slot, after = slots[row], computed_tokens[row]
         begin, end = arrays.computed_tokens[slot] // size, (after - 1) // size + 1
@@ -170,8 +170,7 @@ def commit(handle: Any, slots: I32, computed_tokens: I32) -> int:
                 if held == size:
                     arrays.scratch[at * stride] = slot
                     arrays.scratch[at * stride + 1] = number
-                    arrays.scratch[at * stride + 2] = row
-                    arrays.scratch[at * stride + 3 + group] = block
+                    arrays.scratch[at * stride + 2 + group] = block
                     at += 1
             if group == groups - 1:
                 full = at
