@@ -12,12 +12,16 @@ from kvledger.audit import Audit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFacts:
-    """Counts recounted from the block arrays. Under a busy writer they may mix two neighbouring publications."""
+    """Counts recounted from the block arrays. Under a busy writer they may mix two neighbouring publications.
+
+    `pinned_only_blocks` are held by pins and by no live table.
+    """
 
     published_seq: int
     longest_free_run_blocks: int
     group_active_blocks: tuple[int, ...]
     group_shared_blocks: tuple[int, ...]
+    pinned_only_blocks: int
 
 
 def facts_of(audit: Audit) -> AuditFacts:
@@ -35,7 +39,14 @@ def facts_of(audit: Audit) -> AuditFacts:
         longest_free_run_blocks=longest_run(audit.sweep.free),
         group_active_blocks=tuple(by_group[0]),
         group_shared_blocks=tuple(by_group[1]),
+        pinned_only_blocks=_pinned_only(audit),
     )
+
+
+def _pinned_only(audit: Audit) -> int:
+    pinned = np.unique(audit.pins.block)
+    pinned = pinned[(pinned >= 0) & (pinned < audit.capacity_blocks)]
+    return int(np.count_nonzero(audit.table_references[pinned] == 0))
 
 
 def longest_run(mask: NDArray[np.bool_]) -> int:

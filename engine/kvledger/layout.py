@@ -108,6 +108,8 @@ PREFIX_ACCOUNT = np.dtype(
         ("index_seconds", "<f8"),
         ("copy_seconds", "<f8"),
         ("copied_blocks", "<i8"),
+        ("forks", "<i8"),
+        ("forked_tokens", "<i8"),
     ]
 )
 """What sharing one prefix cost and saved since this start; `key` is that of its first block, 0 = none."""

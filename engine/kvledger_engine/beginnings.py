@@ -102,6 +102,6 @@ class Beginnings:
         skipped[theirs] = skipped[ours]
         self._chains.fork(source, target)
         self._metering.attached(target)
-        self._metering.accounts.follow(source, target)
+        self._metering.accounts.fork(source, target, computed)
         self._metering.shared(began_ns, Price.REFERENCE, target)
         self._holdings.attach(np.array([target]), counts, blocks)

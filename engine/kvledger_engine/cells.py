@@ -8,6 +8,8 @@ copy, a foreign or stale cell changes what comes out.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from kvledger.views import I32, I64, U64
@@ -58,7 +60,10 @@ class CellModel:
         assert batch.block_size_tokens == self._block_size
         if batch.host_copies is not None:
             self._swap(batch.host_copies)
-        self.cells[batch.copy_target] = self.cells[batch.copy_source]
+        if len(batch.copy_source):
+            began_ns = time.perf_counter_ns()
+            self.cells[batch.copy_target] = self.cells[batch.copy_source]
+            batch.copy_time.seconds = (time.perf_counter_ns() - began_ns) / 1e9
         self._write(batch)
         return self._sample(batch)
 

@@ -110,6 +110,10 @@ class ContiguousCache(KvCache):
             else:
                 self._append(growth.slot, growth.first, growth.count)
 
+    def copies_done(self, seconds: float = 0.0) -> None:
+        """See `KvCache.copies_done`. A run that moved was shared with nobody: it is no price of sharing."""
+        self._copies.done()
+
     def _plan(self, slots: Ids, tokens_after: Integers) -> list[_Growth] | None:
         """Where those that outgrow their run go, in turn; None where one finds no place."""
         missing = self._growth.missing(slots, tokens_after)

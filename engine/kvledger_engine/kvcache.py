@@ -152,12 +152,12 @@ class KvCache:
         """(sources, targets) of block copies to be made before this step writes; pinned until `copies_done`."""
         return self._copies.pending()
 
-    def copies_done(self) -> None:
-        """The copies of `take_copies` have been made."""
+    def copies_done(self, seconds: float = 0.0) -> None:
+        """The copies of `take_copies` have been made, which took the compute so many seconds."""
         if self._copies.are_pending:
             began_ns, slots = self._metering.now_ns(), self._copies.slots
             self._copies.done()
-            self._metering.shared(began_ns, Price.COPY, slots)
+            self._metering.shared(began_ns, Price.COPY, slots, besides=seconds)
 
     # -- after the compute ----------------------------------------------------------------------------------------
 
@@ -242,3 +242,8 @@ class KvCache:
     def blocks_of(self, slot: int) -> I32:
         """One slot's tables, group by group."""
         return self._tables.gather(self.windows.tables(np.array([slot])))[0]
+
+    def blocks_of_each(self, slots: Integers) -> tuple[I32, I32]:
+        """The tables of slots, group by group, as (blocks, offsets): slot i's are blocks[offsets[i]:offsets[i + 1]]."""
+        blocks, offsets = self._tables.gather(self.windows.tables(slots))
+        return blocks, offsets[:: self.windows.count]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kvledger.words import PreemptedFate, RequestClass
+from kvledger.words import PreemptedFate, RequestClass, SwapDirection
 from kvledger_engine.accounts import PrefixAccounts, Price
 from kvledger_engine.compiled import lifetimes as kernels
 from kvledger_engine.ids import Ids, Integers, ids
@@ -35,13 +35,19 @@ class Metering:
         self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
         self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
         self._swapped = stats.counter("preempted_blocks_total", fate=PreemptedFate.SWAPPED.word)
+        self._moved = [stats.counter("swapped_blocks_total", direction=way.word) for way in SwapDirection]
         self.accounts = PrefixAccounts(ledger)
         """Who in particular the time and the hits belong to."""
         self._attached_ns, self._handle = memory.arrays.attached_ns, memory.handle
 
-    def shared(self, began_ns: int, price: Price, slots: Ids | int) -> None:
-        """Time since `began_ns` is what sharing cost, for the request or the requests in `slots`. Not to be nested."""
+    def shared(self, began_ns: int, price: Price, slots: Ids | int, *, besides: float = 0.0) -> None:
+        """Time since `began_ns` is what sharing cost, for the request or the requests in `slots`. Not to be nested.
+
+        Seconds of the compute's count `besides`, but under a virtual clock.
+        """
         seconds = (self.now_ns() - began_ns) / _NS_PER_SECOND
+        if not self._ledger.clock.virtual:
+            seconds += besides
         self._values[self._sharing] += seconds
         self.accounts.spent(price, slots, seconds)
 
@@ -74,6 +80,10 @@ class Metering:
     def recycled(self, slots: Integers, blocks: Integers) -> None:
         """Each slot is about to give a block back that has left its window: how long it held it."""
         kernels.lifetimes(self._handle, ids(slots), ids(blocks))
+
+    def moved(self, blocks: int, direction: SwapDirection) -> None:
+        """Blocks were copied between the pool and host memory."""
+        self._values[self._moved[direction]] += blocks
 
     def preempted(self, blocks: int, kept: int, saved: int) -> None:
         """What becomes of the blocks that a preempted slot gives back: some are `kept` by others or the cache.

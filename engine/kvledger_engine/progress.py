@@ -66,7 +66,7 @@ class Progress:
         if self._requests.recomputing:
             again = np.minimum(ends, self._requests.computed_before[rows]) - batch.starts
             self._values[self._recomputed] += int(again[again > 0].sum())
-        self._cache.copies_done()
+        self._cache.copies_done(batch.copy_time.seconds)
         self._cache.swaps.done(self._requests.tokens, self._requests.salts)
         self._cache.commit(rows, ends, self._requests.tokens, self._requests.salts)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvledger.views import I32, I64, U64
-from kvledger.words import BlockState, PreemptionMode
+from kvledger.words import BlockState, PreemptionMode, SwapDirection
 from kvledger.writer import Ledger
 from kvledger_engine.batch import HostCopies
 from kvledger_engine.chains import PrefixChains
@@ -185,6 +185,8 @@ class Swaps:
         """The copies have been made. What came back is indexed again: `tokens` and `salts` are by slot."""
         if not self.are_pending:
             return
+        self._metering.moved(len(self._transfers.out_hosts), SwapDirection.OUT)
+        self._metering.moved(len(self._transfers.in_hosts), SwapDirection.IN)
         self._transfers.done()
         for slot in sorted(self._arriving):
             self._rejoin(slot, tokens, salts)

@@ -34,6 +34,11 @@ class Transfers:
         """Host blocks whose content is yet to come."""
         return self._out_hosts
 
+    @property
+    def in_hosts(self) -> I32:
+        """Host blocks whose content is yet to be brought in."""
+        return self._in_hosts
+
     def pending(self) -> HostCopies:
         """The copies to make now, the ones out first."""
         return HostCopies(

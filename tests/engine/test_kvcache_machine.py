@@ -391,17 +391,27 @@ class PlainCacheMachine(CacheMachine):
     limits = small_limits(caching=False)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("machine", "examples"),
-    [(CacheMachine, 600), (CollidingCacheMachine, 600), (CrampedCacheMachine, 500), (PlainCacheMachine, 320)],
-)
-def test_the_ledger_equals_the_model_after_every_step(machine: type[CacheMachine], examples: int) -> None:
+MACHINES = (CacheMachine, CollidingCacheMachine, CrampedCacheMachine, PlainCacheMachine)
+
+
+def equals_the_model(machine: type[CacheMachine], examples: int) -> None:
     machine.long_examples = 0
-    long = settings(max_examples=examples, stateful_step_count=STEPS, database=None)
-    run_state_machine_as_test(machine, settings=long, _min_steps=LEAST_RULES)
+    wanted = settings(max_examples=examples, stateful_step_count=STEPS, database=None)
+    run_state_machine_as_test(machine, settings=wanted, _min_steps=LEAST_RULES)
     assert machine.long_examples >= examples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_ledger_equals_the_model_after_every_step(machine: type[CacheMachine]) -> None:
+    equals_the_model(machine, 80)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_ledger_equals_the_model_for_long(machine: type[CacheMachine]) -> None:
+    equals_the_model(machine, 600)
 
 
 @pytest.mark.parametrize("kind", list(FaultKind))

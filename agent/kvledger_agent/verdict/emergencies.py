@@ -1,4 +1,4 @@
-"""Where the trouble is, as far as one sample and its findings say: a verdict, its evidence, one action. Pure."""
+"""What goes before every limit: a failed instrument, a frozen, stalled, leaking or vanished engine. Pure."""
 
 from __future__ import annotations
 
@@ -8,49 +8,44 @@ import numpy as np
 
 from kvledger.snapshot import ReadStatus, Sample
 from kvledger.status import frozen_after_seconds
-from kvledger.words import Action, FindingKind, RequestState, Verdict
-from kvledger_agent.observation import Finding, VerdictView
+from kvledger.words import FindingKind, Reason, RequestState
+from kvledger_agent.observation import Finding
+from kvledger_agent.verdict.rulings import Ruling
 
 _AT_WORK = (ReadStatus.OK, ReadStatus.IDLE)
-NOT_JUDGED = "what limits it (pool, scheduler or compute) is not judged yet"
 
 
-def verdict_of(
-    sample: Sample, findings: tuple[Finding, ...], violations: Mapping[str, float], *, undecided: int = 0
-) -> VerdictView:
-    """The gravest true verdict: frozen, stalled, leaking, unknown, healthy, in this order.
+def emergency(sample: Sample, findings: tuple[Finding, ...], violations: Mapping[str, float]) -> Ruling | None:
+    """The gravest of these that is true of one sample: frozen, stalled, leaking, gone, in this order; None if none is.
 
     A ledger whose instrument has failed shows an engine as it was: nothing is concluded from it.
-    `undecided` suspicions change no verdict, but nobody is told then that nothing leaks. Healthy says what was judged:
-    an exhausted pool with a long queue is healthy, too, until the limits themselves are judged.
     """
     if sample.instrument_failure is not None:
-        return _verdict(Verdict.UNKNOWN, Action.NONE, f"instrument failed: {sample.instrument_failure}")
+        return Ruling(
+            Reason.MISSING_SIGNALS,
+            f"instrument failed: {sample.instrument_failure}",
+            missing=("everything since the instrument failed",),
+        )
     limit = frozen_after_seconds(sample.stats)
     if sample.status_then is ReadStatus.FROZEN:
         age = sample.heartbeat_age_seconds or 0.0
-        return _verdict(
-            Verdict.FROZEN,
-            Action.LOOK_DOWNSTREAM,
-            f"with work to do, no heartbeat for {age:.1f} s (limit {limit:.1f} s)",
-        )
+        return Ruling(Reason.NO_HEARTBEAT, f"with work to do, no heartbeat for {age:.1f} s (limit {limit:.1f} s)")
     quiet_seconds = seconds_without_progress(sample)
     if quiet_seconds is not None and quiet_seconds > limit and sample.status_then is ReadStatus.OK:
         waiting = int(sample.slots.waiting.sum())
-        return _verdict(
-            Verdict.STALLED,
-            Action.LOOK_DOWNSTREAM,
+        return Ruling(
+            Reason.NO_PROGRESS,
             f"{waiting} requests wait, and for {quiet_seconds:.1f} s there was no token and no admission",
         )
     if findings or any(violations.values()):
-        return _verdict(Verdict.LEAKING, Action.FIX_LEAK, _gone(sample) + _what_is_wrong(findings, violations))
+        return Ruling(Reason.LEAK, _gone(sample) + _what_is_wrong(findings, violations))
     if sample.status_then not in _AT_WORK:
-        return _verdict(Verdict.UNKNOWN, Action.NONE, f"the ledger is {sample.status_then.value}: its last state")
-    if undecided:
-        return _verdict(
-            Verdict.HEALTHY, Action.NONE, f"no finding so far; suspicions under watch: {undecided}; {NOT_JUDGED}"
+        return Ruling(
+            Reason.MISSING_SIGNALS,
+            f"the ledger is {sample.status_then.value}: its last state",
+            missing=("an engine that lives",),
         )
-    return _verdict(Verdict.HEALTHY, Action.NONE, f"nothing leaks, hangs or stalls; {NOT_JUDGED}")
+    return None
 
 
 def seconds_without_progress(sample: Sample) -> float | None:
@@ -75,7 +70,3 @@ def _what_is_wrong(findings: tuple[Finding, ...], violations: Mapping[str, float
     parts = [f"{kind.word} on {count} blocks" for kind, count in blocks.items()]
     parts += [f"the count of {name} blocks is off by {off:+.0f}" for name, off in violations.items() if off]
     return "; ".join(parts)
-
-
-def _verdict(verdict: Verdict, action: Action, evidence: str) -> VerdictView:
-    return VerdictView(verdict=verdict, action=action, evidence=evidence)
