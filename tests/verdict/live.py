@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.engine.server.process import ROOT, EngineProcess, environment
 from tests.reliability.processes import AgentProcess
-from tests.verdict.load import Load
+from tests.verdict.load import Load, Stream
 from tests.verdict.scenario import Scenario
 
 WINDOW_SECONDS, INTERVAL_SECONDS, LOOKS = 8.0, 0.5, 9
@@ -86,7 +86,7 @@ def _engine(scenario: Scenario, directory: Path, seed: int) -> Iterator[None]:
         path = directory / "tenants.toml"
         path.write_text(scenario.tenants)
         flags += ["--tenants", str(path)]
-    with EngineProcess(directory, *flags) as engine, _loaded(engine, scenario, seed):
+    with EngineProcess(directory, *flags) as engine, under_load(engine.url, scenario.streams, seed):
         _do(engine, scenario.deed)
         try:
             yield
@@ -123,13 +123,13 @@ def _odd(directory: Path, kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def _loaded(engine: EngineProcess, scenario: Scenario, seed: int) -> Iterator[None]:
-    """The scenario's load, from a thread with an event loop of its own."""
-    if not scenario.streams:
+def under_load(url: str, streams: Sequence[Stream], seed: int, *, model: str | None = None) -> Iterator[None]:
+    """Load on a server, from a thread with an event loop of its own."""
+    if not streams:
         yield
         return
     loop = asyncio.new_event_loop()
-    task = loop.create_task(Load(engine.url, scenario.streams, seed).run())
+    task = loop.create_task(Load(url, streams, seed, model=model).run())
     thread = threading.Thread(target=_until_cancelled, args=(loop, task), daemon=True)
     thread.start()
     try:

@@ -43,8 +43,9 @@ def prompt_of(stream: Stream, chance: random.Random) -> list[int]:
 class Load:
     """All streams of one scenario, until it is cancelled."""
 
-    def __init__(self, url: str, streams: Sequence[Stream], seed: int) -> None:
+    def __init__(self, url: str, streams: Sequence[Stream], seed: int, *, model: str | None = None) -> None:
         self._url, self._streams, self._seed = f"{url}/v1/completions", streams, seed
+        self._fixed = {"temperature": 0, "stream": True, "ignore_eos": True} | ({"model": model} if model else {})
 
     async def run(self) -> None:
         """Send for ever."""
@@ -76,14 +77,8 @@ class Load:
 
     async def _send(self, session: aiohttp.ClientSession, stream: Stream, chance: random.Random) -> bool:
         """One request; whether it was let in."""
-        body = {
-            "prompt": prompt_of(stream, chance),
-            "max_tokens": stream.tokens,
-            "temperature": 0,
-            "stream": True,
-            "ignore_eos": True,
-        }
-        headers = {"X-Tenant": stream.tenant, "X-Class": stream.request_class}
+        body = self._fixed | {"prompt": prompt_of(stream, chance), "max_tokens": stream.tokens}
+        headers = {"X-Tenant": stream.tenant, "X-Class": stream.request_class} if stream.tenant else {}
         try:
             async with asyncio.timeout(stream.cancel_after), session.post(self._url, json=body, headers=headers) as got:
                 async for _ in got.content:
