@@ -23,6 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv >&2
 	@$(BIN)/python -m pip install --quiet --upgrade pip >&2
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' --group dev >&2
+	@$(BIN)/python -m kvledger_engine.compiled
 	@touch $@
 
 # What checks the exposed page, the rules, the alerts' way to a person and the explorer's pages. Debian packages; RUNLEVEL=1
@@ -66,5 +67,5 @@ bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed ba
 reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
 	$(BIN)/python -m tests.reliability $(ARGS)
 
-board-picture: $(INSTALLED) debian ## draw docs/images/board-oncall.png anew; needs npm and chromium (minutes)
+board-picture: $(INSTALLED) debian ## draw docs/images/board-*.png anew; needs npm and chromium (minutes)
 	$(BIN)/python -m dashboards.render.picture $(ARGS)

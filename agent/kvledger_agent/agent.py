@@ -52,11 +52,16 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         self.exports = ExportTally()
-        self._sources = LedgerSources(config.directory, price_per_hour=config.price_per_hour)
+        self._sources = LedgerSources(
+            config.directory,
+            price_per_hour=config.price_per_hour,
+            verdict_window_seconds=config.verdict_window_seconds,
+        )
         self._scraped = ScrapeSources(
             map(parse_endpoint, config.scrape),
             interval_seconds=config.scrape_interval_seconds,
             timeout_seconds=config.scrape_timeout_seconds,
+            verdict_window_seconds=config.verdict_window_seconds,
         )
         self._findings = FindingLog()
         self._page = MetricsPage()

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A shell without job control starts what is behind `&` with SIGINT ignored; Ctrl-C is to end it all the same.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+        args = _parsed(arguments)
         command: Command = args.command
         return command.run(args)
     except KeyboardInterrupt:
@@ -41,6 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"kvledger: {_one_line(error)}", file=sys.stderr)
         return code
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """What was asked for. An argument that a subcommand does not know is shown with that subcommand's usage."""
+    args, unknown = build_parser(arguments[0] if arguments else None).parse_known_args(arguments)
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
@@ -82,7 +90,7 @@ def _add(
         return
     parser = subparsers.add_parser(point.name, help=command.help, description=command.help)
     command.configure(parser)
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, parser=parser)
 
 
 def _one_line(error: Exception) -> str:

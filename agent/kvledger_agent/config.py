@@ -34,6 +34,7 @@ class AgentConfig:
     time after `otlp_timeout_seconds`.
     `scrape` are engines to scrape, each `URL` or `NAME=URL`, asked every `scrape_interval_seconds` and given up for
     this time after `scrape_timeout_seconds`.
+    A verdict is judged over the last `verdict_window_seconds`.
     Every field but `directory` has an environment variable `KVLEDGER_AGENT_<FIELD>`; the directory's is `KVLEDGER_DIR`.
 
     Raises:
@@ -52,6 +53,7 @@ class AgentConfig:
     scrape: tuple[str, ...] = ()
     scrape_interval_seconds: float = 5.0
     scrape_timeout_seconds: float = 4.0
+    verdict_window_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         if not self.host:
@@ -64,6 +66,7 @@ class AgentConfig:
         self._check_positive("otlp_timeout_seconds", self.otlp_timeout_seconds)
         self._check_positive("scrape_interval_seconds", self.scrape_interval_seconds)
         self._check_positive("scrape_timeout_seconds", self.scrape_timeout_seconds)
+        self._check_positive("verdict_window_seconds", self.verdict_window_seconds)
         names = [parse_endpoint(text).name for text in self.scrape]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UsageError(f"scrape: {', '.join(twice)} is given twice: name one of them with NAME=URL")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from kvledger_agent.findings import FindingBook
 from kvledger_agent.grace import Grace, GraceClock, grace_of
 from kvledger_agent.leaks import Final, Key, LeakTracker, key_of
 from kvledger_agent.lengths import length_view
+from kvledger_agent.lives import lives_of
 from kvledger_agent.observation import Finding, Observation
 from kvledger_agent.observe import (
     clock_of,
@@ -32,8 +34,14 @@ from kvledger_agent.observe import (
 from kvledger_agent.observe_requests import requests_view
 from kvledger_agent.peak_running import PeakRunning
 from kvledger_agent.sharing_account import sharing_view
-from kvledger_agent.verdict import verdict_of
+from kvledger_agent.verdict.emergencies import emergency
+from kvledger_agent.verdict.holders import holders_of
+from kvledger_agent.verdict.judge import WINDOW_SECONDS, Judge
+from kvledger_agent.verdict.moments import Insight
+from kvledger_agent.verdict.queue_head import queue_head
+from kvledger_agent.verdict.request_time import RequestTime, request_time
 from kvledger_agent.violations import ViolationTracker
+from kvledger_agent.waits import WaitsView, waits_view
 from kvledger_agent.window import Window
 
 MOST_SUSPECTS = 1 << 16
@@ -46,7 +54,9 @@ class LedgerSource:
     A ledger whose engine is gone is looked at once and its observation kept: the file will not change any more.
     """
 
-    def __init__(self, reader: Reader, *, price_per_hour: float | None = None) -> None:
+    def __init__(
+        self, reader: Reader, *, price_per_hour: float | None = None, verdict_window_seconds: float = WINDOW_SECONDS
+    ) -> None:
         self.reader = reader
         self.identity = identity_of(reader.head)
         self.events, self.summaries = Drain(reader.events), Drain(reader.summaries, kept=KEPT_SUMMARIES)
@@ -54,15 +64,25 @@ class LedgerSource:
         self._clock, self._leaks, self._violations = GraceClock(), LeakTracker(), ViolationTracker()
         self._book, self._growth = FindingBook(reader.head.limits), Window()
         self._peak_running, self._fresh_events = PeakRunning(), 0
+        self._bench = Judge(verdict_window_seconds)
         self.overflows: int | None = None
         """Records for which the ledger had no room, ever; None before the first look."""
         self._last: Observation | None = None
         self._last_final: ReadStatus | None = None
 
     @classmethod
-    def open(cls, path: Path, buffers: Buffers | None = None, *, price_per_hour: float | None = None) -> LedgerSource:
+    def open(
+        cls,
+        path: Path,
+        buffers: Buffers | None = None,
+        *,
+        price_per_hour: float | None = None,
+        verdict_window_seconds: float = WINDOW_SECONDS,
+    ) -> LedgerSource:
         """Open the file. Raises a `LedgerUnreadable` subclass or `FileNotFoundError`."""
-        return cls(Reader.open(path, buffers), price_per_hour=price_per_hour)
+        return cls(
+            Reader.open(path, buffers), price_per_hour=price_per_hour, verdict_window_seconds=verdict_window_seconds
+        )
 
     @property
     def lost(self) -> int:
@@ -92,6 +112,12 @@ class LedgerSource:
         self._last_final = sample.status if final else None
         return self._last
 
+    def waits(self, window_seconds: float) -> WaitsView:
+        """Where requests' time went in the last `window_seconds`, from a sample of now. Raises `LedgerUnreadable`."""
+        sample = self.reader.sample()
+        self.summaries.pull()
+        return waits_view(sample, lives_of(sample, self.summaries.records()), window_seconds)
+
     def _observe(self, sample: Sample, final: bool) -> Observation:
         facts, findings = self._audit(sample, final)
         if (active := sample.stats.gauge("active_blocks")) is not None:
@@ -103,7 +129,7 @@ class LedgerSource:
         )
         events = self.events.records()
         fresh = None if events is None or not self._fresh_events else events[-self._fresh_events :]
-        return Observation(
+        observation = Observation(
             identity=self.identity,
             liveness=liveness_of(sample),
             clock=clock_of(sample),
@@ -116,9 +142,21 @@ class LedgerSource:
             violations=dict(self._violations.lasting),
             undecided=undecided,
             grace_seconds=grace_of(sample).seconds,
-            verdict=verdict_of(sample, findings, self._violations.lasting, undecided=undecided),
             sharing=sharing_view(self.reader.prefix_accounts(), sample.stats, self.reader.head.limits),
         )
+        verdict = self._bench.judge(
+            observation,
+            emergency=emergency(sample, findings, self._violations.lasting),
+            insight=_insight(sample, facts, observation),
+            time=self._request_time(sample),
+        )
+        return replace(observation, verdict=verdict)
+
+    def _request_time(self, sample: Sample) -> RequestTime:
+        """Where request time went in the verdict's window."""
+        lives = lives_of(sample, self.summaries.records())
+        since_ns = sample.now_ns - round(self._bench.window_seconds * 1e9)
+        return request_time(lives, since_ns=since_ns, now_ns=sample.now_ns)
 
     def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...]]:
         # Limits of pins and ended requests run in the time that counts: a stopped engine makes none of them overdue.
@@ -160,3 +198,15 @@ class LedgerSource:
         if not self._leaks.wants_second_look(found):
             return frozenset()
         return frozenset(map(key_of, suspects(self.reader.audit(now_ns), limit=MOST_SUSPECTS)))
+
+
+def _insight(sample: Sample, facts: AuditFacts, observation: Observation) -> Insight:
+    """What the verdict wants to know of a ledger beside its observation."""
+    limits, pool = sample.head.limits, observation.pool
+    active = None if pool is None else pool.active_blocks
+    return Insight(
+        max_num_seqs=limits.max_num_seqs or None,
+        max_num_batched_tokens=limits.max_num_batched_tokens or None,
+        holders=None if active is None else holders_of(sample, facts, active),
+        head=None if active is None else queue_head(sample, limits.capacity_blocks - active),
+    )

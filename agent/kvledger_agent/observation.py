@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, Verdict
+from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, Reason, Verdict
 from kvledger_agent.sharing_account import SharingView
+from kvledger_agent.verdict.request_time import RequestTime
 
 Labels = tuple[str, ...]
 """Label values in the order of `Family.labels`, then tenant, then class, as far as the family has them."""
@@ -218,11 +219,19 @@ LEDGER, SCRAPED = "ledger", "scraped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictView:
-    """The verdict, the sentence that supports it, and the one action it asks for."""
+    """The verdict, why, the sentence that supports it, and the one action it asks for.
+
+    `missing` names signals that would have decided and are not known. `request_time` is where the time of requests went
+    in the window, None where requests are not seen one by one.
+    """
 
     verdict: Verdict
     action: Action
     evidence: str
+    reason: Reason
+    missing: tuple[str, ...] = ()
+    request_time: RequestTime | None = None
+    window_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ class PrefixAccount:
     """One prefix, many, or all of them; since this engine's start.
 
     `prefix` is the salted key of the first block, None for several. `queried_tokens` were looked up at admissions,
-    `hit_tokens` found: neither computed, nor written, nor held a second time, which is `saved_bytes`.
+    `hit_tokens` found; `forks` are sequences beyond the first of a request, which began with `forked_tokens` of its.
+    Both kinds were neither computed, nor written, nor held a second time, which is `saved_bytes`.
     `overhead_seconds` is the sum of the four before it; `net_seconds` is below zero where sharing took longer than it
     saved.
     """
@@ -31,6 +32,8 @@ class PrefixAccount:
     hits: int
     queried_tokens: int
     hit_tokens: int
+    forks: int
+    forked_tokens: int
     saved_bytes: int | None
     copied_blocks: int
     copied_bytes: int | None
@@ -77,7 +80,7 @@ def sharing_view(rows: NDArray[Any], stats: StatsView, limits: Limits) -> Sharin
         seconds_per_token=pace,
     )
     named = rows[:-1][rows["key"][:-1] != 0]
-    order = np.lexsort((named["queried_tokens"], named["hit_tokens"]))[::-1]
+    order = np.lexsort((named["queried_tokens"], named["hit_tokens"] + named["forked_tokens"]))[::-1]
     return SharingView(
         seconds_per_prompt_token=pace,
         prefixes=tuple(_account(named[at : at + 1], sizes, f"{int(named['key'][at]):016x}") for at in order.tolist()),
@@ -98,14 +101,17 @@ def _account(rows: NDArray[Any], sizes: _Sizes, prefix: str | None) -> PrefixAcc
 
     lookup, reference, index, copy = (float(rows[name].sum()) for name in _PARTS)
     overhead, hit, copied = lookup + reference + index + copy, whole("hit_tokens"), whole("copied_blocks")
-    saved = None if sizes.seconds_per_token is None else hit * sizes.seconds_per_token
+    shared = hit + whole("forked_tokens")
+    saved = None if sizes.seconds_per_token is None else shared * sizes.seconds_per_token
     return PrefixAccount(
         prefix=prefix,
         admissions=whole("admissions"),
         hits=whole("hits"),
         queried_tokens=whole("queried_tokens"),
         hit_tokens=hit,
-        saved_bytes=hit * sizes.token_bytes if sizes.token_bytes else None,
+        forks=whole("forks"),
+        forked_tokens=shared - hit,
+        saved_bytes=shared * sizes.token_bytes if sizes.token_bytes else None,
         copied_blocks=copied,
         copied_bytes=copied * sizes.block_bytes if sizes.block_bytes else None,
         lookup_seconds=lookup,

@@ -11,7 +11,7 @@ from kvledger_agent.tables import UNKNOWN
 SHOWN = 10
 KEY_DIGITS = 8
 """Of a key's sixteen, as many as tell a few prefixes apart; all are in the JSON."""
-_COLUMNS = ("prefix", "admitted", "hit tokens", "saved", "lookup", "refs", "index", "copy", "net")
+_COLUMNS = ("prefix", "admitted", "hit", "forked", "saved", "lookup", "refs", "index", "copy", "net")
 
 
 def sharing_table(name: str, view: SharingView | None, *, most: int = SHOWN) -> Table:
@@ -49,7 +49,15 @@ def _row(name: str, account: PrefixAccount) -> tuple[str, ...]:
     saved, net = (UNKNOWN if s is None else _time(s) for s in (account.saved_seconds, _magnitude(account)))
     sign = "-" if account.net_seconds is not None and account.net_seconds < 0 else ""
     spent = (account.lookup_seconds, account.reference_seconds, account.index_seconds, account.copy_seconds)
-    return (name, f"{account.admissions:,}", f"{account.hit_tokens:,}", saved, *map(_time, spent), sign + net)
+    return (
+        name,
+        f"{account.admissions:,}",
+        f"{account.hit_tokens:,}",
+        f"{account.forked_tokens:,}",
+        saved,
+        *map(_time, spent),
+        sign + net,
+    )
 
 
 def _magnitude(account: PrefixAccount) -> float | None:

@@ -18,6 +18,7 @@ from kvledger_agent.directory import LedgerFile, scan
 from kvledger_agent.fleet import SourceHealth
 from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.observation import Observation
+from kvledger_agent.verdict.judge import WINDOW_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +55,15 @@ class _Entry:
 class LedgerSources:
     """The sources of one directory. One thread uses it."""
 
-    def __init__(self, directory: Path, *, price_per_hour: float | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        price_per_hour: float | None = None,
+        verdict_window_seconds: float = WINDOW_SECONDS,
+    ) -> None:
         self.directory = directory
-        self._price_per_hour = price_per_hour
+        self._price_per_hour, self._window_seconds = price_per_hour, verdict_window_seconds
         self._buffers = Buffers()
         self._entries: dict[str, _Entry] = {}
         self._trouble: str | None = None
@@ -146,7 +153,12 @@ class LedgerSources:
         return observation, observation.liveness.status, None
 
     def _open(self, key: str, file: LedgerFile) -> LedgerSource:
-        source = LedgerSource.open(file.path, self._buffers, price_per_hour=self._price_per_hour)
+        source = LedgerSource.open(
+            file.path,
+            self._buffers,
+            price_per_hour=self._price_per_hour,
+            verdict_window_seconds=self._window_seconds,
+        )
         if source.identity.key != key:
             source.close()
             raise NotALedger(f"{file.path}: its name says {key!r}, its header {source.identity.key!r}")

@@ -133,6 +133,13 @@ class PreemptedFate(Word):
     SWAPPED = 2
 
 
+class SwapDirection(Word):
+    """Which way a block was copied: out of the pool into host memory, or in again."""
+
+    OUT = 0
+    IN = 1
+
+
 class StepPhase(Word):
     """The parts of an engine step that are timed."""
 
@@ -210,6 +217,30 @@ class Verdict(Word):
     STALLED = 5
     FROZEN = 6
     UNKNOWN = 7
+
+
+class Reason(Word):
+    """Why a verdict is what it is. Which verdict and action belong to each is in `kvledger.reasons`."""
+
+    LONG_REQUESTS = 0
+    ONE_TENANT = 1
+    RETAINED_PREFIXES = 2
+    SHARED_PREFIXES = 3
+    MANY_REQUESTS = 4
+    PREEMPTION_THRASH = 5
+    OVERLOAD = 6
+    BATCH_SLOTS = 7
+    TOKEN_BUDGET = 8
+    HEAD_OF_LINE = 9
+    QUOTA = 10
+    SLOW_ALLOCATION = 11
+    COMPUTE = 12
+    LEAK = 13
+    NO_PROGRESS = 14
+    NO_HEARTBEAT = 15
+    FULL_USE = 16
+    LIGHT = 17
+    MISSING_SIGNALS = 18
 
 
 class Action(Word):

@@ -12,9 +12,9 @@ import numpy as np
 
 from kvledger.layout import PREFIX_ACCOUNT
 from kvledger.writer import Ledger
-from kvledger_engine.evict import Ids
-from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.ids import Ids, Integers
 
+_OF_USE = ("hit_tokens", "forked_tokens", "admissions")
 _SUMMED = [name for name in PREFIX_ACCOUNT.names or () if name != "key"]
 
 
@@ -44,15 +44,17 @@ class PrefixAccounts:
         row = self._rest if not key else self._row_of.get(key)
         self._row_of_slot[slot] = self._open(key) if row is None else row
 
-    def follow(self, source: int, target: int) -> None:
-        """The request in `target` begins as that in `source` does."""
-        self._row_of_slot[target] = self._row_of_slot[source]
+    def fork(self, source: int, target: int, tokens: int) -> None:
+        """The request in `target` begins as that in `source` does, with so many of its tokens."""
+        row = self._row_of_slot[target] = self._row_of_slot[source]
+        self._columns["forks"][row] += 1
+        self._columns["forked_tokens"][row] += tokens
 
     def _open(self, key: int) -> int:
         row = len(self._row_of)
         if row == self._rest:
-            used, seen = (self._columns[name][: self._rest] for name in ("hit_tokens", "admissions"))
-            row = int(np.lexsort((seen, used))[0])
+            hit, forked, seen = (self._columns[name][: self._rest] for name in _OF_USE)
+            row = int(np.lexsort((seen, hit + forked))[0])
             self._fold(row)
         self._row_of[key] = row
         self._keys[row] = key

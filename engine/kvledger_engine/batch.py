@@ -5,7 +5,7 @@ Plain arrays, no request and no ledger in them. Shapes: r rows, t tokens in all 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -56,6 +56,13 @@ class GroupTables:
     sink_tokens: int = 0
 
 
+@dataclass(slots=True)
+class CopyTime:
+    """What a step's block copies took, filled in by the compute; 0 where there were none."""
+
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCopies:
     """Whole blocks to copy between the cache and host memory before anything else of a step: first out, then in.
@@ -102,6 +109,8 @@ class Batch:
     """The tables of all cache groups, group 0 among them; () = there is one, of full attention."""
     host_copies: HostCopies | None = None
     """What is swapped out and in, made before `copy_source`; None = nothing."""
+    copy_time: CopyTime = field(default_factory=CopyTime)
+    """Where the time of the copies of `copy_source` goes."""
 
     @property
     def tables(self) -> tuple[GroupTables, ...]:
@@ -139,6 +148,13 @@ class Rows:
         """No row."""
         empty = np.zeros(0, np.int32)
         return cls(empty, empty, empty, empty)
+
+    @classmethod
+    def summed(cls, slots: I32, rows: I32, total_tokens: int) -> Rows:
+        """Rows whose sums are known: `rows` I32[4, n] are starts, counts, lengths and ends."""
+        made = cls(slots, rows[0], rows[1], rows[2])
+        made.__dict__["ends"], made.__dict__["total_tokens"] = rows[3], total_tokens
+        return made
 
     @cached_property
     def ends(self) -> I32:

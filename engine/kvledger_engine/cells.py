@@ -8,14 +8,26 @@ copy, a foreign or stale cell changes what comes out.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from kvledger.views import I32, I64, U64
 from kvledger_engine.batch import F32, Batch, HostCopies, ragged_positions
-from kvledger_engine.prefixkeys import mix
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: the increment of splitmix64
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _HIGH_BITS = np.uint64(40)
+
+
+def mix(values: U64) -> U64:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), element by element, in place; returns `values`."""
+    values ^= values >> np.uint64(30)
+    values *= _FIRST
+    values ^= values >> np.uint64(27)
+    values *= _SECOND
+    values ^= values >> np.uint64(31)
+    return values
 
 
 def token_hashes(tokens: I32, positions: I64) -> U64:
@@ -48,7 +60,10 @@ class CellModel:
         assert batch.block_size_tokens == self._block_size
         if batch.host_copies is not None:
             self._swap(batch.host_copies)
-        self.cells[batch.copy_target] = self.cells[batch.copy_source]
+        if len(batch.copy_source):
+            began_ns = time.perf_counter_ns()
+            self.cells[batch.copy_target] = self.cells[batch.copy_source]
+            batch.copy_time.seconds = (time.perf_counter_ns() - began_ns) / 1e9
         self._write(batch)
         return self._sample(batch)
 

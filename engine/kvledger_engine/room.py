@@ -1,6 +1,6 @@
 """Room for what runs: who gives way until the blocks suffice, and what giving way is.
 
-Owns preemption and the end of a sequence that can never go on; the order of sacrifice is `preemption`'s.
+Owns preemption and the end of a sequence that can never go on; the order of sacrifice is `victims`'.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kvledger_engine.budgets import Budgets
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.ending import Ending
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.preemption import order_of_sacrifice
 from kvledger_engine.request import RequestTable
 from kvledger_engine.running import RunningSet
+from kvledger_engine.victims import order_of_sacrifice
 from kvledger_engine.waits import WaitQueue
 
 
@@ -96,6 +96,7 @@ class Room:
         slots, group = self._slots, self._requests.group(leader)
         before, computed = self._requests.computed_before, int(slots.computed_tokens[leader])
         before[leader] = max(int(before[leader]), computed)
+        self._requests.recomputing.add(leader)
         saved = self._cache.swaps.save(leader)
         released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION, saved_blocks=saved)
         mode = PreemptionMode.SWAP if saved else PreemptionMode.RECOMPUTE

@@ -31,6 +31,7 @@ from kvledger_engine.model.forgetful import forgetful
 from kvledger_engine.model.huggingface import model_config
 from kvledger_engine.model.linear import LEAST_ELEMENTS
 from kvledger_engine.model.llama import GroupStep, Llama
+from kvledger_engine.model.stopwatch import Stopwatch
 from kvledger_engine.model.weights import Weights, seeded_weights, weight_shapes
 from kvledger_engine.sampling import draw, score
 
@@ -67,6 +68,7 @@ class ModelRunner:
         self.kv_format = format_of(self.store.keys.dtype)
         """What the cache is kept in, one of `kvledger.geometry.KV_FORMATS`."""
         self._block_size = block_size_tokens
+        self._copying = Stopwatch(self.device)
         self._llama = Llama(config, weights, self.store)
 
     def execute(self, batch: Batch) -> I32:
@@ -76,9 +78,10 @@ class ModelRunner:
         """
         with device_failures(), torch.inference_mode():
             logits = self.logits(batch)
-            if not len(batch.sample_entry):
-                return np.zeros(0, np.int32)
-            return self._draw(batch, logits)
+            tokens = self._draw(batch, logits) if len(batch.sample_entry) else np.zeros(0, np.int32)
+            if len(batch.copy_source):
+                batch.copy_time.seconds = self._copying.seconds()
+            return tokens
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
@@ -87,7 +90,9 @@ class ModelRunner:
         if batch.host_copies is not None:
             self._swap(batch.host_copies)
         if len(batch.copy_source):
+            self._copying.start()
             self.store.copy(self._int64(batch.copy_source), self._int64(batch.copy_target))
+            self._copying.stop()
         positions = ragged_positions(batch.starts, batch.counts)
         hidden = self._llama.forward(
             self._int64(batch.tokens),

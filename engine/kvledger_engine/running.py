@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.views import F64, I32
 from kvledger.words import RequestState
@@ -55,6 +56,10 @@ class RunningSet:
     def partial(self) -> tuple[I32, I32]:
         """Sequences whose prompt is not computed yet, not even in the step that is planned, and their lengths."""
         ready = self.ready()
-        lengths = self.lengths(ready)
-        partial = self._slots.computed_tokens[ready] < lengths - 1
-        return ready[partial], lengths[partial]
+        partial = ready[self.are_partial(ready)]
+        return partial, self.lengths(partial)
+
+    def are_partial(self, slots: I32) -> NDArray[np.bool_]:
+        """Of which sequences of the set a part of the prompt is to be computed yet."""
+        partial: NDArray[np.bool_] = self._slots.computed_tokens[slots] < self.lengths(slots) - 1
+        return partial

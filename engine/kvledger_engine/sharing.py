@@ -45,7 +45,9 @@ class SharedAdmission(Admission):
     ) -> None:
         super().__init__(config, ledger, parts)
         self._budgets, self._fair, self._policies = budgets, fair, [policies[kind] for kind in RequestClass]
-        self._give_way = GiveWay(self._ledger, budgets=budgets, cache=self._cache, room=self._room)
+        self._give_way = GiveWay(
+            self._ledger, budgets=budgets, cache=self._cache, room=self._room, running=self._running
+        )
         self._refusals: dict[int, Refusal] = {}
         self._reuse = ReuseWindow(ledger, self._cached_tokens)
         self._schedule = 0

@@ -10,8 +10,8 @@ import numpy as np
 
 from kvledger.views import I32
 from kvledger_engine.batch import HostCopies
-from kvledger_engine.evict import Ids
 from kvledger_engine.hostblocks import HostBlocks
+from kvledger_engine.ids import Ids
 
 _NOTHING: I32 = np.zeros(0, np.int32)
 
@@ -33,6 +33,11 @@ class Transfers:
     def out_hosts(self) -> I32:
         """Host blocks whose content is yet to come."""
         return self._out_hosts
+
+    @property
+    def in_hosts(self) -> I32:
+        """Host blocks whose content is yet to be brought in."""
+        return self._in_hosts
 
     def pending(self) -> HostCopies:
         """The copies to make now, the ones out first."""

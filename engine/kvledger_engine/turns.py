@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from kvledger.views import F64, U64
 from kvledger_engine.budgets import Standing
 from kvledger_engine.lanes import Lane
-from kvledger_engine.preemption import PRIORITY
+from kvledger_engine.victims import PRIORITY
 
 PASSES = 32
 _CLASS_ORDER = [-int(priority) for priority in PRIORITY]

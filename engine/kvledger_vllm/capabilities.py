@@ -33,9 +33,10 @@ OPTIONAL = {
 
 NEVER = (
     "rejections_total", "tenant_rejections_total", "allocation", "cow_copies_total", "cow_bytes_total",
-    "sharing_overhead_seconds_total",
+    "sharing_overhead_seconds_total", "swapped_blocks_total",
 )  # fmt: skip
-"""Families that no vLLM's scheduler tells: refusals are made before it, and copies are the workers'."""
+"""Families that no vLLM's scheduler tells: refusals are made before it, copies are the workers', and it swaps
+nothing itself."""
 
 COUNTED_BY = {
     "_preempt_request": ("preemptions_total", "recomputed_tokens_total", "preempted_blocks_total"),

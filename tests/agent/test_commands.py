@@ -78,13 +78,13 @@ def test_status_shows_pool_waits_and_refusals_on_one_screen(
     screen = capsys.readouterr().out
     for words in (
         "golden:0",
-        "healthy",
+        "scheduler_bound",
         "active 15   cached 7   free 2   of 24",
         "queue_full 46",
         "step 1",
         "shared 4",
     ):
-        assert words in screen
+        assert words in screen, screen
 
 
 def test_status_explains_its_bar_and_its_words(capsys: pytest.CaptureFixture[str]) -> None:

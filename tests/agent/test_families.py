@@ -10,7 +10,6 @@ from kvledger_agent.fleet import Fleet, SourceHealth
 from kvledger_agent.observation import Identity, Liveness, Observation
 from tests.agent.rig import EngineWatch
 
-UNKNOWN_TO_A_LEDGER = {"verdict_share"}
 NOTHING_KNOWN = Observation(
     identity=Identity(engine="scraped", rank=0, model="m", pool="gpu"),
     liveness=Liveness(status="ok", up=None, idle=None, heartbeat_age_seconds=None, heartbeat_monotonic_ns=None),
@@ -37,7 +36,7 @@ def test_a_ledger_reports_every_engine_family_that_its_geometry_allows() -> None
         "engine_heartbeat_age_seconds", "tenant_quota_blocks", "effective_concurrency", "pool_seconds_to_exhaustion",
         "cost_total", "length_tokens", "maximum_concurrency", "scorecard_cost_per_request",
     }  # fmt: skip
-    assert missing == UNKNOWN_TO_A_LEDGER | virtual_or_not_yet
+    assert missing == virtual_or_not_yet
 
 
 def test_every_agent_family_is_filled() -> None:

@@ -275,7 +275,7 @@ def test_what_is_not_known_is_absent() -> None:
     metrics.close()
 
     assert "kvledger.requests_live" in names
-    assert not names & {"kvledger.verdict_share", "kvledger.cost", "kvledger.tenant_quota_blocks"}
+    assert not names & {"kvledger.cost", "kvledger.tenant_quota_blocks"}
 
 
 def translated(name: str, unit: str, kind: Kind) -> str:

@@ -22,7 +22,9 @@ from tests.agent.rig import EngineWatch
 from tests.engine.rig import request
 
 PARTS = ("lookup_seconds", "reference_seconds", "index_seconds", "copy_seconds")
-SUMMED = ("admissions", "hits", "queried_tokens", "hit_tokens", "copied_blocks", *PARTS)
+COUNTED = ("admissions", "hits", "queried_tokens", "hit_tokens")
+SUMMED = (*COUNTED, *PARTS, "copied_blocks", "forks", "forked_tokens")
+"""As the ledger's row has them after its key."""
 
 
 def _watch(tick_ns: int = 1000) -> EngineWatch:
@@ -87,7 +89,9 @@ def test_the_snapshot_has_the_sum_and_no_number_that_json_lacks() -> None:
 
 
 @given(
-    rows=st.lists(st.tuples(*[st.integers(0, 1000)] * 9), min_size=PREFIX_ACCOUNTS + 1, max_size=PREFIX_ACCOUNTS + 1),
+    rows=st.lists(
+        st.tuples(*[st.integers(0, 1000)] * len(SUMMED)), min_size=PREFIX_ACCOUNTS + 1, max_size=PREFIX_ACCOUNTS + 1
+    ),
     used=st.integers(0, PREFIX_ACCOUNTS),
 )
 @settings(max_examples=10, deadline=None)
@@ -104,5 +108,6 @@ def test_prefixes_and_others_add_up_to_the_total(rows: list[tuple[int, ...]], us
     for name in SUMMED:
         assert sum(getattr(part, name) for part in parts) == pytest.approx(getattr(view.total, name))
     assert view.total.overhead_seconds == pytest.approx(sum(getattr(view.total, name) for name in PARTS))
-    assert [part.hit_tokens for part in view.prefixes] == sorted((p.hit_tokens for p in view.prefixes), reverse=True)
+    useful = [part.hit_tokens + part.forked_tokens for part in view.prefixes]
+    assert useful == sorted(useful, reverse=True)
     assert plain(view)["total"]["hits"] == view.total.hits

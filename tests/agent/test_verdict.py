@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvledger.words import Action, RequestState, Verdict
+from kvledger.words import Action, Reason, RequestState, Verdict
 from kvledger_agent.observation import VerdictView
-from kvledger_agent.verdict import NOT_JUDGED
+from kvledger_agent.verdict.rulings import SECOND_LOOK
 from kvledger_engine.messages import NewRequest
 from tests.agent.rig import NS, EngineWatch, RealWatch, ToyWatch
 
@@ -37,6 +37,9 @@ def test_an_engine_that_steps_without_a_token_while_requests_wait_is_stalled() -
     for name in ("one", "two"):
         watch.loop.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=40))
     watch.loop.step()
+    watch.look()
+    watch.clock.advance(NS)
+    watch.loop.step()
     assert verdict(watch.look().verdict) == (Verdict.HEALTHY, Action.NONE)
 
     for _ in range(4):
@@ -61,18 +64,25 @@ def test_a_leak_asks_to_be_fixed() -> None:
     assert verdict(watch.looks(5).verdict) == (Verdict.LEAKING, Action.FIX_LEAK)
 
 
-def test_healthy_says_what_was_judged_and_what_was_not() -> None:
+def test_healthy_says_how_much_room_there_is_and_where_request_time_went() -> None:
     watch = EngineWatch(max_num_seqs=1)
     for name in ("one", "two"):
         watch.loop.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=40))
     watch.loop.step()
+    first = watch.look().verdict
+    watch.clock.advance(NS)
+    watch.loop.step()
 
     view = watch.look().verdict
 
+    assert first is not None
+    assert first.missing == (SECOND_LOOK,), "nothing that is counted says anything at one look"
     assert verdict(view) == (Verdict.HEALTHY, Action.NONE)
     assert view is not None
-    assert view.evidence == f"nothing leaks, hangs or stalls; {NOT_JUDGED}"
-    assert all(limit in NOT_JUDGED for limit in ("pool", "scheduler", "compute", "not judged"))
+    assert view.reason is Reason.LIGHT
+    assert view.evidence.startswith("nobody waits long")
+    assert view.missing == ()
+    assert view.request_time is not None
 
 
 def test_a_suspicion_is_no_verdict_but_nobody_is_told_that_nothing_leaks() -> None:
@@ -83,7 +93,7 @@ def test_a_suspicion_is_no_verdict_but_nobody_is_told_that_nothing_leaks() -> No
 
     assert verdict(seen.verdict) == (Verdict.HEALTHY, Action.NONE)
     assert seen.verdict is not None
-    assert seen.verdict.evidence == f"no finding so far; suspicions under watch: 2; {NOT_JUDGED}"
+    assert seen.verdict.evidence.endswith("; suspicions under watch: 2")
     assert seen.in_doubt
     assert not watch.final().look().in_doubt
 

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvledger.clock import Clock, RealClock, VirtualClock
 from kvledger.layout import PREFIX_ACCOUNTS
+from kvledger.views import I32
 from kvledger.words import ReleaseCause
+from kvledger.writer import Ledger
 from kvledger_engine.accounts import PrefixAccounts, Price
+from kvledger_engine.batch import Batch
+from kvledger_engine.cells import CellModel
+from kvledger_engine.config import EngineConfig
+from kvledger_engine.loop import EngineLoop
 from tests.engine.cachekit import MAX_TOKENS, Kit, shared_memory, small_limits
-from tests.engine.rig import Rig, request
+from tests.engine.rig import SMALL, VOCABULARY, Rig, request
 
 SECONDS = ("lookup_seconds", "reference_seconds", "index_seconds", "copy_seconds")
 MOVES = st.lists(
@@ -29,6 +36,7 @@ def test_whatever_is_done_the_accounts_add_up_to_the_counters(moves: list[tuple[
     ticks = count(step=1000)
     kit.kv._metering.now_ns = lambda: next(ticks)
     live: dict[int, int] = {}
+    forked: list[int] = []
     for move, slot, other in moves:
         if move == "start" and slot not in live:
             tokens = [(other + at // 4) % 3 for at in range(5 + 3 * other)]
@@ -41,12 +49,15 @@ def test_whatever_is_done_the_accounts_add_up_to_the_counters(moves: list[tuple[
                 kit.step(after)
                 live |= after
         elif move == "fork" and slot in live and other not in live:
+            forked.append(int(kit.slots.computed_tokens[slot]))
             kit.fork(slot, other)
             live[other] = live[slot]
         elif move == "end" and slot in live:
             kit.end(slot, ReleaseCause.FINISH)
             del live[slot]
         _check_sums(kit)
+    rows = kit.reader.prefix_accounts()
+    assert (int(rows["forks"].sum()), int(rows["forked_tokens"].sum())) == (len(forked), sum(forked))
 
 
 def _check_sums(kit: Kit) -> None:
@@ -112,6 +123,45 @@ def test_each_prefix_has_the_hits_of_its_own_requests() -> None:
     found = sorted(zip(named["admissions"].tolist(), named["hits"].tolist(), named["hit_tokens"].tolist(), strict=True))
     assert found == [(1, 0, 0), (3, 2, 32)]
     assert int(rows["admissions"][-1]) == 0
+
+
+def test_sequences_beyond_the_first_are_credited_with_the_prompt_that_they_did_not_compute() -> None:
+    rig = Rig(capacity_blocks=64)
+    assert rig.submit(request("four", list(range(22)), max_tokens=3, n=4), request("one", list(range(50, 72)))) == []
+    rig.finish()
+    rows = rig.reader.prefix_accounts()
+    found = zip(*(rows[name].tolist() for name in ("admissions", "forks", "forked_tokens", "hit_tokens")), strict=True)
+    assert sorted(row for row in found if any(row)) == [(1, 0, 0, 0), (1, 3, 3 * 22, 0)]
+
+
+class _SlowCopies(CellModel):
+    """Says that each copy of a block took a quarter of a second."""
+
+    def execute(self, batch: Batch) -> I32:
+        sampled = super().execute(batch)
+        assert (batch.copy_time.seconds > 0) == (len(batch.copy_source) > 0)
+        batch.copy_time.seconds = 0.25 * len(batch.copy_source)
+        return sampled
+
+
+@pytest.mark.parametrize("clock", [RealClock(), VirtualClock()])
+def test_the_time_of_a_copy_itself_is_a_price_of_the_prefix_it_was_made_for(clock: Clock) -> None:
+    config = EngineConfig(**SMALL)
+    ledger = Ledger.in_memory(config.limits(), clock=clock)
+    loop = EngineLoop(config, ledger, _SlowCopies(capacity_blocks=64, block_size_tokens=4, vocab_size=VOCABULARY))
+    loop.submit_many([request("three", list(range(22)), 3, n=3), request("one", list(range(50, 72)))])
+    while loop.has_work:
+        loop.step()
+    rows = ledger.prefixes.accounts
+    assert sorted(rows["copied_blocks"][rows["key"] > 0].tolist()) == [0, 2]
+    seconds = dict(zip(rows["copied_blocks"].tolist(), rows["copy_seconds"].tolist(), strict=True))
+    if clock.virtual:
+        assert seconds[2] == 0, "a virtual ledger does not depend on how fast the machine is"
+    else:
+        assert seconds[2] > 0.5
+        assert seconds[0] == 0
+    total = sum(float(rows[name].sum()) for name in SECONDS)
+    assert total == pytest.approx(ledger.stats.values[ledger.stats.counter("sharing_overhead_seconds_total")])
 
 
 def test_without_prefix_caching_nobody_has_a_prefix() -> None:

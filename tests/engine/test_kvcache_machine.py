@@ -179,7 +179,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.kit.ledger.begin()
         self.kit.kv.copies_done()
         self.model.copies_done()
-        salts = np.array([self.model.sequences[slot].salt for slot in after], np.uint64)
+        salts = np.zeros(self.limits.max_requests, np.uint64)
+        salts[slots] = [self.model.sequences[slot].salt for slot in after]
         self.kit.kv.commit(slots, ends, self.kit.tokens, salts)
         self.model.commit(after)
         self.kit.ledger.end()
@@ -323,7 +324,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert tables[slot] == sequence.table
             found = (slots.serial[row], slots.computed_tokens[row], slots.own_from_token[row], slots.peak_blocks[row])
             assert found == (sequence.serial, sequence.computed, sequence.own_from, sequence.peak)
-            live = self.kit.kv.pool.clocks.read(np.array(sequence.table, np.intp)).sum() - slots.share_base[row]
+            live = self.kit.kv.pool.clocks(np.array(sequence.table, np.intp)).sum() - slots.share_base[row]
             assert math.isclose(slots.block_seconds[row] + live, sequence.block_seconds, abs_tol=1e-9)
 
     def _counts_equal(self, audit: Audit) -> None:
@@ -390,17 +391,27 @@ class PlainCacheMachine(CacheMachine):
     limits = small_limits(caching=False)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("machine", "examples"),
-    [(CacheMachine, 600), (CollidingCacheMachine, 600), (CrampedCacheMachine, 500), (PlainCacheMachine, 320)],
-)
-def test_the_ledger_equals_the_model_after_every_step(machine: type[CacheMachine], examples: int) -> None:
+MACHINES = (CacheMachine, CollidingCacheMachine, CrampedCacheMachine, PlainCacheMachine)
+
+
+def equals_the_model(machine: type[CacheMachine], examples: int) -> None:
     machine.long_examples = 0
-    long = settings(max_examples=examples, stateful_step_count=STEPS, database=None)
-    run_state_machine_as_test(machine, settings=long, _min_steps=LEAST_RULES)
+    wanted = settings(max_examples=examples, stateful_step_count=STEPS, database=None)
+    run_state_machine_as_test(machine, settings=wanted, _min_steps=LEAST_RULES)
     assert machine.long_examples >= examples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_ledger_equals_the_model_after_every_step(machine: type[CacheMachine]) -> None:
+    equals_the_model(machine, 80)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_ledger_equals_the_model_for_long(machine: type[CacheMachine]) -> None:
+    equals_the_model(machine, 600)
 
 
 @pytest.mark.parametrize("kind", list(FaultKind))

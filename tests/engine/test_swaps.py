@@ -56,6 +56,9 @@ def test_the_ledger_shows_who_is_swapped_what_became_of_the_blocks_and_how() -> 
     held = rig.loop._cache.swaps.used_blocks
     assert held == rig.count("preempted_blocks_total", fate="swapped") > 0
     rig.finish()
+    swapped = rig.count("preempted_blocks_total", fate="swapped")
+    moved = [rig.count("swapped_blocks_total", direction=direction) for direction in ("out", "in")]
+    assert moved == [swapped, swapped], "nothing is shared here: each block goes out and comes in again"
     assert rig.outcome.tokens == expected(requests)
     assert rig.count("preemptions_total", mode="swap") > 0
     assert rig.count("preemptions_total", mode="recompute") == rig.count("recomputed_tokens_total") == 0
@@ -87,6 +90,8 @@ def test_blocks_that_several_victims_share_are_saved_once_and_shared_again() -> 
     first, second = swaps._saved.values()
     shared = set(first.hosts.tolist()) & set(second.hosts.tolist())
     assert len(shared) == 6
+    rig.step()
+    assert rig.count("swapped_blocks_total", direction="out") == rig.count("preempted_blocks_total", fate="swapped") - 6
     assert swaps.used_blocks == len(set(first.hosts.tolist()) | set(second.hosts.tolist()))
     host_is_sound(rig)
     most = 0
@@ -130,6 +135,7 @@ def test_what_still_lies_in_the_pool_is_shared_and_not_copied_back() -> None:
 
     rig.cells.execute = watch  # type: ignore[method-assign]
     rig.finish()
+    assert rig.count("swapped_blocks_total", direction="in") == sum(brought)
     assert sum(brought) == 1  # its last block alone, which was not full; the others were cached all the time
     assert rig.outcome.tokens["second", 0] == expected(requests)["second", 0]
     rig.check_empty()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from kvledger.views import I32
-from kvledger.words import CancelCause, RequestState
+from kvledger.words import CancelCause, Event, PreemptedFate, RequestState
 from kvledger_engine.batch import Batch
 from kvledger_engine.messages import NewRequest
 from tests.engine.poison import PoisonedCellModel
@@ -32,6 +32,8 @@ class Fallible:
     def __init__(self) -> None:
         self.rig: Rig | None = None
         self.fails = False
+        self.copied: Counter[str] = Counter()
+        """Blocks copied, by direction."""
         self._rng = np.random.default_rng(0)
 
     def execute(self, batch: Batch) -> I32:
@@ -43,6 +45,9 @@ class Fallible:
         if self.fails:
             self.fails = False
             raise RuntimeError("device lost")
+        if batch.host_copies is not None:
+            self.copied["out"] += len(batch.host_copies.out_hosts)
+            self.copied["in"] += len(batch.host_copies.in_hosts)
         return cells.execute(batch)
 
 
@@ -135,6 +140,11 @@ class SwapMachine(RuleBasedStateMachine):
         self.rig.check_empty()
         host_is_sound(self.rig)
         assert self.rig.loop._cache.swaps.used_blocks == 0
+        for direction in ("out", "in"):
+            assert self.rig.count("swapped_blocks_total", direction=direction) == self.compute.copied[direction]
+        events = self.rig.reader.events(0).records
+        gave_way = int(events["blocks"][events["event"] == Event.PREEMPTED].sum())
+        assert gave_way == sum(self.rig.count("preempted_blocks_total", fate=fate) for fate in PreemptedFate.words())
         for mode in MODES:
             type(self).seen[mode] += int(self.rig.count("preemptions_total", mode=mode))
 
@@ -166,15 +176,16 @@ class ReprievingSwapMachine(SwapMachine):
 MACHINES = (SwapMachine, CrampedSwapMachine, PlainSwapMachine, ReprievingSwapMachine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_nothing_is_lost_foreign_held_or_left_waiting_whatever_comes(machine: type[SwapMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_same_for_long(machine: type[SwapMachine]) -> None:
+def test_nothing_is_lost_foreign_held_or_left_waiting_for_long(machine: type[SwapMachine]) -> None:
     machine.seen = Counter()
     run_state_machine_as_test(machine, settings=settings(max_examples=300, stateful_step_count=60, deadline=None))
     assert machine.seen["swap"] > 100

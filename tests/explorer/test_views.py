@@ -157,6 +157,13 @@ def test_waits_are_stacked_by_cause_for_those_who_waited_longest() -> None:
     assert bars.seconds["pool"] == (29.0, 28.0, 27.0, 26.0, 25.0)
 
 
+def test_waits_in_words_are_those_of_all_rows_and_say_how_many_have_a_bar() -> None:
+    rows = [request(n, wait_seconds={"pool": 2.0}) for n in range(7)]
+    words = requests.waits_caption(rows, requests.wait_bars(rows, limit=5))
+    assert ("pool 14.0 s" in words, "the 5 of 7" in words) == (True, True), words
+    assert "Drawn" not in requests.waits_caption(rows, requests.wait_bars(rows))
+
+
 def test_a_request_that_has_no_token_yet_has_no_time_to_it() -> None:
     row = requests.table([request(1)])[0]
     assert (row["first token"], row["waits for"], row["mostly for"]) == (None, "nothing", "nothing")

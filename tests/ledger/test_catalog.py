@@ -34,10 +34,11 @@ EXPECTED = frozenset(
     request_duration_seconds allocation_seconds release_seconds block_reference_lifetime_seconds step_seconds
     request_peak_blocks request_tokens
     requests_total rejections_total tenant_rejections_total cancellations_total preemptions_total
-    preempted_blocks_total recomputed_tokens_total prefix_queried_tokens_total prefix_hit_tokens_total
+    preempted_blocks_total swapped_blocks_total recomputed_tokens_total
+    prefix_queried_tokens_total prefix_hit_tokens_total
     evictions_total cow_copies_total cow_bytes_total sharing_overhead_seconds_total prompt_tokens_total
     generation_tokens_total block_seconds_total cost_total allocation_failures_total
-    findings invariant_violations verdict verdict_share
+    findings invariant_violations verdict verdict_reason verdict_share
     engine_up engine_closed engine_heartbeat_age_seconds engine_idle engine_steps_total engine_restarts_total
     build_info capability
     agent_source_success agent_source_duration_seconds agent_source_age_seconds agent_events_lost_total
@@ -84,9 +85,11 @@ OWN_LABELS = {
     "cancellations_total": ("cause",),
     "preemptions_total": ("mode",),
     "preempted_blocks_total": ("fate",),
+    "swapped_blocks_total": ("direction",),
     "findings": ("kind",),
     "invariant_violations": ("invariant",),
     "verdict": ("verdict",),
+    "verdict_reason": ("verdict_reason",),
     "verdict_share": ("part",),
     "capability": ("signal",),
     "build_info": ("version", "python"),

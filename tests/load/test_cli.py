@@ -113,6 +113,16 @@ def test_help_lists_every_command_also_those_that_cannot_be_imported(capsys: pyt
     assert "needs absent_package" in shown
 
 
+def test_an_argument_that_a_command_does_not_know_is_shown_with_its_own_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["fine", "--no-such", "x"])
+    shown = capsys.readouterr().err
+    assert shown.startswith("usage: kvledger fine ")
+    assert "unrecognized arguments: --no-such x" in shown
+
+
 def test_only_the_chosen_command_is_imported() -> None:
     assert main(["fine"]) == 0
     assert "other_commands" not in sys.modules

@@ -18,7 +18,7 @@ from kvledger.source import MemorySource
 from kvledger.words import Verdict
 from kvledger_agent.exporters.families import answer
 from kvledger_agent.ledger_source import LedgerSource
-from kvledger_agent.verdict import verdict_of
+from kvledger_agent.verdict.emergencies import emergency
 from kvledger_vllm.attach import Instrument, attach
 from kvledger_vllm.settings import Settings
 from tests.vllm_plugin.fakes import BLOCKS, Scheduler
@@ -85,7 +85,8 @@ def test_an_error_switches_the_instrument_off_and_the_engine_goes_on(
     sample = reader_of(instrument).sample()
     assert sample.instrument_failure is not None
     assert sample.instrument_failure.startswith("AttributeError")
-    judged = verdict_of(sample, (), {})
+    judged = emergency(sample, (), {})
+    assert judged is not None
     assert judged.verdict is Verdict.UNKNOWN
     assert judged.evidence == f"instrument failed: {sample.instrument_failure}"
 

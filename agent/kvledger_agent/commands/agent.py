@@ -56,6 +56,11 @@ class AgentCommand:
             ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
             ("scrape-interval-seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
             ("scrape-timeout-seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
+            (
+                "verdict-window",
+                float,
+                f"seconds of the past that a verdict is judged over ({defaults.verdict_window_seconds:g})",
+            ),
             ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
             ("otlp-interval-seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
             ("otlp-timeout-seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
@@ -86,7 +91,8 @@ class AgentCommand:
         or `MissingExtra` for --otlp without what it needs.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        config = resolve(vars(args) | {"scrape": tuple(args.scrape) if args.scrape else None})
+        given = {"scrape": tuple(args.scrape) if args.scrape else None, "verdict_window_seconds": args.verdict_window}
+        config = resolve(vars(args) | given)
         with closing(Agent(config)) as agent:
             if args.once:
                 agent.sample_once()

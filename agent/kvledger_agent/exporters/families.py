@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from kvledger import catalog
 from kvledger.families.family import Family, Kind, Scope
 from kvledger.status import ReadStatus
-from kvledger.words import BlockState, Verdict
+from kvledger.words import BlockState, Reason, Verdict
 from kvledger_agent.observation import (
     LEDGER,
     GroupView,
@@ -136,6 +136,19 @@ def _verdict(o: Observation) -> Series | None:
     return _by_word({word.word: word is o.verdict.verdict for word in Verdict})
 
 
+def _reason(o: Observation) -> Series | None:
+    if o.verdict is None:
+        return None
+    return _by_word({word.word: word is o.verdict.reason for word in Reason})
+
+
+def _shares(o: Observation) -> Series | None:
+    """Known of an engine whose requests are seen one by one; empty while nobody was there."""
+    if o.verdict is None or o.verdict.request_time is None:
+        return None
+    return _by_word(o.verdict.request_time.shares)
+
+
 _VALUES: Mapping[str, Callable[[Observation], Answer]] = {
     "pool_blocks": _pool_blocks,
     "pool_capacity_blocks": _pool(lambda p: p.capacity_blocks),
@@ -173,7 +186,8 @@ _VALUES: Mapping[str, Callable[[Observation], Answer]] = {
     "findings": _findings,
     "invariant_violations": lambda o: None if o.violations is None else _by_word(o.violations),
     "verdict": _verdict,
-    "verdict_share": lambda o: None,
+    "verdict_reason": _reason,
+    "verdict_share": _shares,
     "engine_up": lambda o: _one(o.liveness.up),
     "engine_closed": _closed,
     "engine_heartbeat_age_seconds": lambda o: _one(o.liveness.heartbeat_age_seconds),

@@ -20,7 +20,6 @@ from kvledger_agent.observation import (
     RequestsView,
     Series,
     Totals,
-    VerdictView,
 )
 from kvledger_agent.scrape.profile import EngineProfile
 from kvledger_agent.scrape.reading import EngineReading
@@ -40,7 +39,6 @@ _PLAIN = (
 def observation_of(
     reading: EngineReading,
     findings: Iterable[Finding],
-    verdict: VerdictView,
     *,
     name: str,
     profile: EngineProfile,
@@ -70,7 +68,6 @@ def observation_of(
         requests=_requests(reading),
         totals=Totals(counters=_counters(reading, profile), histograms=_histograms(reading)),
         findings=tuple(findings),
-        verdict=verdict,
         judged=tuple(judged),
         source=SCRAPED,
     )

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvledger_agent.fleet import SourceHealth
@@ -25,6 +25,7 @@ from kvledger_agent.scrape.page import Page, parse_page
 from kvledger_agent.scrape.profile import EngineProfile
 from kvledger_agent.scrape.reading import EngineReading, read
 from kvledger_agent.scrape.symptoms import SymptomTracker
+from kvledger_agent.verdict.judge import WINDOW_SECONDS, Judge
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class _Rank:
     """What was last seen of one rank, when, and in which scrape."""
 
     tracker: SymptomTracker
+    judge: Judge
     profile: EngineProfile
     reading: EngineReading
     findings: tuple[Finding, ...] = ()
@@ -124,9 +126,14 @@ class ScrapeSource:
     """One endpoint over time. `look` is one scrape; it never raises."""
 
     def __init__(
-        self, endpoint: Endpoint, *, timeout_seconds: float = TIMEOUT_SECONDS, clock: Callable[[], int] | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        verdict_window_seconds: float = WINDOW_SECONDS,
+        clock: Callable[[], int] | None = None,
     ) -> None:
-        self.endpoint = endpoint
+        self.endpoint, self._window_seconds = endpoint, verdict_window_seconds
         self._scraper = Scraper(endpoint, timeout_seconds=timeout_seconds)
         self._clock = clock or time.monotonic_ns
         self._ranks: dict[tuple[str, int], _Rank] = {}
@@ -166,7 +173,9 @@ class ScrapeSource:
         for reading in scraped.readings:
             key = profile.engine, reading.rank
             if key not in self._ranks:
-                self._ranks[key] = _Rank(tracker=SymptomTracker(profile), profile=profile, reading=reading)
+                self._ranks[key] = _Rank(
+                    tracker=SymptomTracker(profile), judge=Judge(self._window_seconds), profile=profile, reading=reading
+                )
             rank = self._ranks[key]
             rank.reading, rank.seen_ns, rank.seq = reading, now_ns, self._seq
             rank.findings = rank.tracker.update(reading)
@@ -210,17 +219,16 @@ class ScrapeSource:
         )
 
     def _observation(self, rank: _Rank, gone: str | None) -> Observation:
-        judged = rank.tracker.judged(rank.reading)
-        return observation_of(
+        observation = observation_of(
             rank.reading,
             rank.findings,
-            scraped_verdict(rank.profile, rank.findings, judged, gone=gone),
             name=self.endpoint.name,
             profile=rank.profile,
-            judged=judged,
+            judged=rank.tracker.judged(rank.reading),
             seq=rank.seq,
             last_served=gone is not None,
         )
+        return replace(observation, verdict=scraped_verdict(rank.judge, rank.profile, observation, gone=gone))
 
 
 def _json(body: bytes) -> Any:

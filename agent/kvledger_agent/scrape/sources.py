@@ -9,6 +9,7 @@ from kvledger_agent.fleet import SourceHealth
 from kvledger_agent.observation import Observation
 from kvledger_agent.scrape.endpoint import Endpoint
 from kvledger_agent.scrape.scrape_source import ScrapeSource
+from kvledger_agent.verdict.judge import WINDOW_SECONDS
 
 Seen = tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]
 
@@ -16,9 +17,19 @@ Seen = tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]
 class ScrapeSources:
     """The endpoints of one agent. Before `start`, `look` scrapes them itself, one after the other."""
 
-    def __init__(self, endpoints: Iterable[Endpoint], *, interval_seconds: float, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        endpoints: Iterable[Endpoint],
+        *,
+        interval_seconds: float,
+        timeout_seconds: float,
+        verdict_window_seconds: float = WINDOW_SECONDS,
+    ) -> None:
         self._interval_seconds = interval_seconds
-        self._sources = tuple(ScrapeSource(endpoint, timeout_seconds=timeout_seconds) for endpoint in endpoints)
+        self._sources = tuple(
+            ScrapeSource(endpoint, timeout_seconds=timeout_seconds, verdict_window_seconds=verdict_window_seconds)
+            for endpoint in endpoints
+        )
         self._seen: dict[str, Seen] = {}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvledger.families.build import agent_row, gauge
 from kvledger.families.family import Family, Kind, Label, Source
-from kvledger.words import FindingKind, Verdict, WaitCause
+from kvledger.words import FindingKind, Reason, Verdict, WaitCause
 
 _PART = Label("part", (*(f"wait_{word}" for word in WaitCause.words()), "prefill", "decode", "other"))
 _SOURCE = Label("source", None)
@@ -25,6 +25,13 @@ FINDINGS: tuple[Family, ...] = (
         "One for the current verdict, zero for the others.",
         "",
         Label("verdict", Verdict.words()),
+        source=Source.AGENT,
+    ),
+    gauge(
+        "verdict_reason",
+        "One for the reason of the current verdict, zero for the others.",
+        "",
+        Label("verdict_reason", Reason.words()),
         source=Source.AGENT,
     ),
     gauge("verdict_share", "Parts of request time in the window, summing to one.", "", _PART, source=Source.AGENT),

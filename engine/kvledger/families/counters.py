@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvledger.families.build import counter
 from kvledger.families.family import Family, Label
-from kvledger.words import CancelCause, FinishReason, PreemptedFate, PreemptionMode, RejectionReason
+from kvledger.words import CancelCause, FinishReason, PreemptedFate, PreemptionMode, RejectionReason, SwapDirection
 
 _FINISH = Label("finish_reason", FinishReason.words())
 
@@ -29,6 +29,12 @@ COUNTERS: tuple[Family, ...] = (
         "Blocks of preempted requests, by what became of them.",
         "blocks",
         Label("fate", PreemptedFate.words()),
+    ),
+    counter(
+        "swapped_blocks_total",
+        "Blocks copied between the pool and host memory, by direction.",
+        "blocks",
+        Label("direction", SwapDirection.words()),
     ),
     counter("recomputed_tokens_total", "Tokens computed again after a preemption.", "tokens"),
     counter("prefix_queried_tokens_total", "Tokens looked up in the prefix index.", "tokens"),

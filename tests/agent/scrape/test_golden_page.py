@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from kvledger_agent.observation import Finding, Observation
 from kvledger_agent.scrape.judgement import scraped_verdict
 from kvledger_agent.scrape.observe import observation_of
 from kvledger_agent.scrape.symptoms import SymptomTracker
+from kvledger_agent.verdict.judge import Judge
 from tests.agent.scrape.scenes import PAGES, Scene
 from tests.agent.test_metrics_page import settled
 
@@ -38,10 +40,8 @@ def observations(name: str) -> Iterator[Observation]:
     for reading in scene.readings():
         judged = SymptomTracker(profile).judged(reading)
         findings = found[str(reading.rank)]
-        verdict = scraped_verdict(profile, findings, judged)
-        yield observation_of(
-            reading, findings, verdict, name=name.replace(".", "-"), profile=profile, judged=judged, seq=1
-        )
+        seen = observation_of(reading, findings, name=name.replace(".", "-"), profile=profile, judged=judged, seq=1)
+        yield replace(seen, verdict=scraped_verdict(Judge(), profile, seen))
 
 
 @pytest.fixture(scope="module")

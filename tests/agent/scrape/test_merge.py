@@ -12,6 +12,7 @@ from kvledger_agent.scrape.observe import observation_of
 from kvledger_agent.scrape.page import parse_page
 from kvledger_agent.scrape.reading import EngineReading, read
 from kvledger_agent.scrape.symptoms import SymptomTracker
+from kvledger_agent.verdict.judge import Judge
 from tests.agent.scrape.serving import page
 
 
@@ -24,8 +25,8 @@ def reading(text: bytes | str) -> EngineReading:
 def observed(text: bytes | str, name: str = "a") -> Observation:
     profile, known = detect(parse_page(text)).profile, reading(text)
     judged = SymptomTracker(profile).judged(known)
-    verdict = scraped_verdict(profile, (), judged)
-    return observation_of(known, (), verdict, name=name, profile=profile, judged=judged, seq=1)
+    seen = observation_of(known, (), name=name, profile=profile, judged=judged, seq=1)
+    return replace(seen, verdict=scraped_verdict(Judge(), profile, seen))
 
 
 def test_the_ledger_wins_and_refusals_at_the_door_are_added() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvledger_engine.batch import Batch
+from kvledger_engine.batch import Batch, CopyTime
 from kvledger_engine.errors import BadConfig, ComputeLost, NonFiniteLogits, NotEnoughMemory
 from kvledger_engine.model.config import DTYPE_BYTES
 from kvledger_engine.model.device import device_failures, resolve_device
@@ -132,6 +132,19 @@ def test_copies_are_made_before_anything_is_written_or_read() -> None:
     with torch.inference_mode():
         ours, expected = runner.logits(copied), runner.logits(in_place)
     assert torch.equal(ours, expected)
+
+
+def test_what_copies_take_is_measured_and_nothing_where_there_are_none() -> None:
+    runner = _runner()
+    whole = batch([(0, 6)], table_blocks=np.array([3, 8], np.int32))
+    tail = batch([(6, 1)], tokens=whole.tokens[-1:], table_blocks=np.array([3, 9], np.int32))
+    copied = replace(
+        tail, copy_source=np.array([8], np.int32), copy_target=np.array([9], np.int32), copy_time=CopyTime()
+    )
+    for step in (whole, copied):
+        runner.execute(step)
+    assert whole.copy_time.seconds == 0
+    assert copied.copy_time.seconds > 0
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

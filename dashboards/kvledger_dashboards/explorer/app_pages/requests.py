@@ -8,7 +8,7 @@ import streamlit as st
 
 from kvledger_dashboards.explorer import charts, shell
 from kvledger_dashboards.explorer.views import requests as view
-from kvledger_dashboards.explorer.views.text import count, duration, literal, spaced
+from kvledger_dashboards.explorer.views.text import count, duration, literal
 
 LOGICAL = "The lengths of their block tables, added up: a shared block counts once in each table that names it"
 SECONDS = st.column_config.NumberColumn(format="%.2f s")
@@ -77,12 +77,9 @@ def _waits(rows: list[view.Row]) -> None:
     if not bars.requests:
         st.caption("None of them has waited.")
         return
-    in_all = ", ".join(f"{spaced(cause)} {duration(s)}" for cause, s in view.waited_by_cause(rows).items())
-    more = f" The {len(bars.requests)} that waited longest; {bars.others} others waited, too." if bars.others else ""
-    st.plotly_chart(
-        charts.waits_figure(bars, dark=shell.is_dark()), key="waits", config=charts.CONFIG, alt=f"Waited: {in_all}"
-    )
-    st.caption(literal(f"Waited in all: {in_all}.{more}"))
+    words = view.waits_caption(rows, bars)
+    st.plotly_chart(charts.waits_figure(bars, dark=shell.is_dark()), key="waits", config=charts.CONFIG, alt=words)
+    st.caption(literal(words))
 
 
 live()

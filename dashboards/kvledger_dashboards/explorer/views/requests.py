@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvledger_dashboards.explorer.views.text import spaced
+from kvledger_dashboards.explorer.views.text import duration, spaced
 
 MAX_BARS = 12
 Row = Mapping[str, Any]
@@ -82,6 +82,17 @@ def wait_bars(rows: Iterable[Row], limit: int = MAX_BARS) -> WaitBars:
         seconds={cause: tuple(float(row["wait_seconds"].get(cause, 0.0)) for row in longest) for cause in causes},
         others=len(waited) - len(longest),
     )
+
+
+def waits_caption(rows: Sequence[Row], bars: WaitBars) -> str:
+    """What the bars say in words: these waits include those of requests that run by now."""
+    in_all = ", ".join(f"{spaced(cause)} {duration(seconds)}" for cause, seconds in waited_by_cause(rows).items())
+    drawn = (
+        f" Drawn: the {len(bars.requests)} of {len(bars.requests) + bars.others} that waited longest."
+        if bars.others
+        else ""
+    )
+    return f"Live requests have waited so far, those that run by now included: {in_all}.{drawn}"
 
 
 def waited_by_cause(rows: Iterable[Row]) -> dict[str, float]:

@@ -1,0 +1,40 @@
+"""Refusals at the door: overload, or quotas that turn most away. Pure."""
+
+from __future__ import annotations
+
+from kvledger.words import Reason
+from kvledger_agent.verdict.rulings import Ruling, percent
+from kvledger_agent.verdict.signals import QUEUE_REFUSALS, QUOTA_REFUSALS, Signals
+from kvledger_agent.verdict.thresholds import Thresholds
+
+
+def refused_at_the_door(signals: Signals, limits: Thresholds) -> Ruling | None:
+    """A ruling where most arrivals are refused; None where they are not, or where that is not known.
+
+    It goes before who holds the pool: those who hold it are the ones that were let in. Where requests wait for a limit
+    of a step while the pool has room, or for the model, that limit is what fills the queue.
+    """
+    if signals.refused is None or signals.arrivals is None or signals.arrivals <= 0:
+        return None
+    queue, quota = (
+        sum(signals.refused.get(reason, 0.0) for reason in reasons) for reasons in (QUEUE_REFUSALS, QUOTA_REFUSALS)
+    )
+    if queue + quota < max(limits.refused * signals.arrivals, limits.refused_least):
+        return None
+    told = f"{queue + quota:.0f} of {signals.arrivals:.0f} arrivals ({percent((queue + quota) / signals.arrivals)})"
+    if quota > queue:
+        return Ruling(Reason.QUOTA, f"{told} were refused, {quota:.0f} of them by a quota{_room(signals)}")
+    if _pool_is_not_it(signals, limits):
+        return None
+    return Ruling(Reason.OVERLOAD, f"{told} were refused at the door: the queue is full{_room(signals)}")
+
+
+def _pool_is_not_it(signals: Signals, limits: Thresholds) -> bool:
+    if signals.room is None or signals.room < limits.room or signals.wait is None:
+        return False
+    wait = signals.wait
+    return max(wait.batch_slots, wait.token_budget, wait.quota, wait.step) > wait.pool
+
+
+def _room(signals: Signals) -> str:
+    return "" if signals.used is None else f"; {percent(signals.used)} of the pool is held"

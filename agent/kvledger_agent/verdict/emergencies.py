@@ -1,0 +1,72 @@
+"""What goes before every limit: a failed instrument, a frozen, stalled, leaking or vanished engine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kvledger.snapshot import ReadStatus, Sample
+from kvledger.status import frozen_after_seconds
+from kvledger.words import FindingKind, Reason, RequestState
+from kvledger_agent.observation import Finding
+from kvledger_agent.verdict.rulings import Ruling
+
+_AT_WORK = (ReadStatus.OK, ReadStatus.IDLE)
+
+
+def emergency(sample: Sample, findings: tuple[Finding, ...], violations: Mapping[str, float]) -> Ruling | None:
+    """The gravest of these that is true of one sample: frozen, stalled, leaking, gone, in this order; None if none is.
+
+    A ledger whose instrument has failed shows an engine as it was: nothing is concluded from it.
+    """
+    if sample.instrument_failure is not None:
+        return Ruling(
+            Reason.MISSING_SIGNALS,
+            f"instrument failed: {sample.instrument_failure}",
+            missing=("everything since the instrument failed",),
+        )
+    limit = frozen_after_seconds(sample.stats)
+    if sample.status_then is ReadStatus.FROZEN:
+        age = sample.heartbeat_age_seconds or 0.0
+        return Ruling(Reason.NO_HEARTBEAT, f"with work to do, no heartbeat for {age:.1f} s (limit {limit:.1f} s)")
+    quiet_seconds = seconds_without_progress(sample)
+    if quiet_seconds is not None and quiet_seconds > limit and sample.status_then is ReadStatus.OK:
+        waiting = int(sample.slots.waiting.sum())
+        return Ruling(
+            Reason.NO_PROGRESS,
+            f"{waiting} requests wait, and for {quiet_seconds:.1f} s there was no token and no admission",
+        )
+    if findings or any(violations.values()):
+        return Ruling(Reason.LEAK, _gone(sample) + _what_is_wrong(findings, violations))
+    if sample.status_then not in _AT_WORK:
+        return Ruling(
+            Reason.MISSING_SIGNALS,
+            f"the ledger is {sample.status_then.value}: its last state",
+            missing=("an engine that lives",),
+        )
+    return None
+
+
+def seconds_without_progress(sample: Sample) -> float | None:
+    """Time since the last token or admission, counted from when somebody began to wait; None when nobody waits."""
+    waiting = sample.slots.state == RequestState.WAITING
+    waiting |= sample.slots.state == RequestState.PREEMPTED
+    if not np.any(waiting):
+        return None
+    since_ns = max(sample.stats.whole("last_token_ns"), int(sample.slots.queued_ns[waiting].min()))
+    return max(0.0, (sample.clock_ns - since_ns) / 1e9)
+
+
+def _gone(sample: Sample) -> str:
+    """What comes before everything else of an engine that is gone."""
+    return "" if sample.status_then in _AT_WORK else f"the engine is {sample.status_then.value}; in its last state: "
+
+
+def _what_is_wrong(findings: tuple[Finding, ...], violations: Mapping[str, float]) -> str:
+    blocks: dict[FindingKind, int] = {}
+    for finding in findings:
+        blocks[finding.kind] = blocks.get(finding.kind, 0) + (finding.block_count or 0)
+    parts = [f"{kind.word} on {count} blocks" for kind, count in blocks.items()]
+    parts += [f"the count of {name} blocks is off by {off:+.0f}" for name, off in violations.items() if off]
+    return "; ".join(parts)

@@ -1,0 +1,233 @@
+"""Signals: a window of moments and the request time in it as the few numbers a ruling compares. Pure.
+
+Means are over the moments of the window, differences between its first and its last. What one of them needs and the
+source does not report makes it None, never 0; with a single moment nothing that is counted is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvledger_agent.verdict.holders import Holders
+from kvledger_agent.verdict.moments import NS_PER_SECOND, Moment
+from kvledger_agent.verdict.queue_head import QueueHead
+from kvledger_agent.verdict.request_time import RequestTime
+
+QUEUE_REFUSALS = ("queue_full", "queue_timeout")
+POOL_CAUSES = ("pool", "preemption")
+QUOTA_REFUSALS = ("tenant_quota", "exceeds_quota")
+LEAST_SECONDS = 0.5
+"""Between two looks: what is counted in less says nothing of what goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What requests waited for, in shares of all request time."""
+
+    pool: float
+    batch_slots: float
+    token_budget: float
+    quota: float
+    step: float
+    elsewhere: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What a ruling looks at; see `Thresholds` for what each is compared with.
+
+    `room` and `used` are means of (free + cached) ÷ capacity and active ÷ capacity. `waiting` and `running` are mean
+    numbers of requests; `idle` says that the engine has no work now. `request_seconds_per_second` is all request time
+    over the window: the mean number of requests there. `new_tokens` were computed for the first time. `model` and
+    `steps_busy` are parts of the window that went to the model, and to steps at all. `tenant` holds `tenant_share` of
+    the active blocks, one of `tenants`; `holders_known` is false where one look saw nobody wait. `held_up` is the part
+    of those behind the queue's head that would fit.
+    """
+
+    span_seconds: float
+    idle: bool
+    wait: Wait | None
+    request_seconds_per_second: float | None
+    used: float | None
+    room: float | None
+    running: float | None
+    waiting: float | None
+    arrivals: float | None
+    refused: Mapping[str, float] | None
+    generated_tokens: float | None
+    recomputed_tokens: float | None
+    new_tokens: float | None
+    preemptions: float | None
+    model: float | None
+    steps_busy: float | None
+    step_seconds: float | None
+    allocating: float | None
+    slots_used: float | None
+    tokens_used: float | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    holders_known: bool
+    tenant: str | None
+    tenant_share: float | None
+    tenants: int | None
+    long_requests: float | None
+    long_share: float | None
+    pinned_share: float | None
+    shared_share: float | None
+    head: QueueHead | None
+    held_up: float | None
+
+
+def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
+    """The signals of a window, which has at least one moment."""
+    inside = moments[1:] or moments
+    last = moments[-1]
+    change = _Change(moments)
+    holders, seen_short = _holders(inside)
+    heads = [m.insight.head for m in inside if m.insight is not None and m.insight.head is not None]
+    tenant, tenant_share = _largest_tenant(holders)
+    insight = last.insight
+    return Signals(
+        span_seconds=change.seconds,
+        idle=bool(last.idle),
+        wait=_waits(time),
+        request_seconds_per_second=None if time is None else _over(time.total_seconds, time.window_seconds),
+        used=_mean(_over(m.active_blocks, m.capacity_blocks) for m in inside),
+        room=_mean(_over(m.available_blocks, m.capacity_blocks) for m in inside),
+        running=_mean(m.running for m in inside),
+        waiting=_mean(m.waiting for m in inside),
+        arrivals=change.arrivals(),
+        refused=change.refused(),
+        generated_tokens=change.of("generation_tokens_total"),
+        recomputed_tokens=change.of("recomputed_tokens_total"),
+        new_tokens=change.new_tokens(),
+        preemptions=change.of("preemptions_total"),
+        model=change.part_of_time("step_model_seconds"),
+        steps_busy=change.part_of_time(*_PHASES),
+        step_seconds=_over(change.sum_of(*_PHASES), change.of("engine_steps_total")),
+        allocating=_over(change.of("allocation_seconds"), change.sum_of(*_PHASES)),
+        slots_used=None if insight is None else _over(_mean(m.running for m in inside), insight.max_num_seqs),
+        tokens_used=None if insight is None else _over(change.tokens_per_step(), insight.max_num_batched_tokens),
+        max_num_seqs=None if insight is None else insight.max_num_seqs,
+        max_num_batched_tokens=None if insight is None else insight.max_num_batched_tokens,
+        holders_known=seen_short or change.long_enough,
+        tenant=tenant,
+        tenant_share=tenant_share,
+        tenants=max((len(h.tenants) for h in holders), default=None),
+        long_requests=_mean(float(h.long_requests) for h in holders),
+        long_share=_mean(_over(h.long_blocks, h.active_blocks) for h in holders),
+        pinned_share=_mean(_over(h.pinned_blocks, h.capacity_blocks) for h in holders),
+        shared_share=_mean(_over(h.shared_blocks, h.active_blocks) for h in holders),
+        head=heads[-1] if heads else None,
+        held_up=_held_up(heads),
+    )
+
+
+_PHASES = tuple(f"step_{phase}_seconds" for phase in ("schedule", "model", "sample", "publish"))
+
+
+class _Change:
+    """Differences between the first and the last moment of a window; None where they are too near to each other."""
+
+    def __init__(self, moments: Sequence[Moment]) -> None:
+        self._first, self._last = moments[0], moments[-1]
+        self.seconds = (self._last.clock_ns - self._first.clock_ns) / NS_PER_SECOND
+        self.long_enough = self.seconds >= LEAST_SECONDS
+
+    def of(self, name: str) -> float | None:
+        if not self.long_enough or name not in self._first.totals or name not in self._last.totals:
+            return None
+        return max(0.0, self._last.totals[name] - self._first.totals[name])
+
+    def sum_of(self, *names: str) -> float | None:
+        known = [value for name in names if (value := self.of(name)) is not None]
+        return sum(known) if len(known) == len(names) else None
+
+    def part_of_time(self, *names: str) -> float | None:
+        """Seconds counted in the window ÷ its length; a step that began before it may make that more than 1."""
+        seconds = self.sum_of(*names)
+        return None if seconds is None else min(1.0, seconds / self.seconds)
+
+    def tokens_per_step(self) -> float | None:
+        return _over(self.sum_of("prompt_tokens_total", "generation_tokens_total"), self.of("engine_steps_total"))
+
+    def new_tokens(self) -> float | None:
+        """Tokens computed for the first time. What was looked up in the prefix cache and not found was computed."""
+        generated, again = self.of("generation_tokens_total"), self.of("recomputed_tokens_total")
+        if generated is None or again is None:
+            return None
+        queried, hit = self.of("prefix_queried_tokens_total"), self.of("prefix_hit_tokens_total")
+        if not queried or hit is None:
+            return self.sum_of("prompt_tokens_total", "generation_tokens_total")
+        return generated + max(0.0, queried - hit - again)
+
+    def refused(self) -> dict[str, float] | None:
+        before, after = self._first.refused, self._last.refused
+        if before is None or after is None or not self.long_enough:
+            return None
+        return {reason: max(0.0, count - before.get(reason, 0.0)) for reason, count in after.items()}
+
+    def arrivals(self) -> float | None:
+        """Requests that came in the window, refused ones included: those ended and refused, and who is there more."""
+        ended, refused = self.of("requests_total"), self.refused()
+        before, after = _there(self._first), _there(self._last)
+        if ended is None or refused is None or before is None or after is None:
+            return None
+        return max(0.0, ended + sum(refused.values()) + after - before)
+
+
+def _there(moment: Moment) -> float | None:
+    return None if moment.running is None or moment.waiting is None else moment.running + moment.waiting
+
+
+def _waits(time: RequestTime | None) -> Wait | None:
+    if time is None:
+        return None
+    shares = time.shares
+
+    def of(*causes: str) -> float:
+        return sum(shares.get(f"wait_{cause}", 0.0) for cause in causes)
+
+    return Wait(
+        pool=of(*POOL_CAUSES),
+        batch_slots=of("batch_slots"),
+        token_budget=of("token_budget"),
+        quota=of("tenant_quota", "fair_share", "class_budget"),
+        step=of("step"),
+        elsewhere=of("paused", "deferred"),
+    )
+
+
+def _holders(moments: Sequence[Moment]) -> tuple[list[Holders], bool]:
+    """Who held the pool while somebody waited for it, and True; where nobody was seen to, at every moment."""
+    known = [(m, m.insight.holders) for m in moments if m.insight is not None and m.insight.holders is not None]
+    short = [holders for m, holders in known if any((m.waiting_by_cause or {}).get(cause) for cause in POOL_CAUSES)]
+    return short or [holders for _, holders in known], bool(short)
+
+
+def _largest_tenant(holders: Sequence[Holders]) -> tuple[str | None, float | None]:
+    """Who holds the most over the window, and its mean share of the active blocks."""
+    held: dict[str, float] = {}
+    for holder in holders:
+        for name, blocks in holder.tenants.items():
+            held[name] = held.get(name, 0.0) + blocks
+    active = sum(holder.active_blocks for holder in holders)
+    if not held or not active:
+        return None, None
+    name = max(held, key=lambda tenant: held[tenant])
+    return name, held[name] / active
+
+
+def _held_up(heads: Sequence[QueueHead]) -> float | None:
+    """Of those that wait behind the head for the pool, all moments together, the part that would fit."""
+    return _over(sum(head.fitting for head in heads), sum(head.waiting - 1 for head in heads))
+
+
+def _over(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
