@@ -17,7 +17,7 @@ from bench.result import Quantity, Result
 from bench.traces import AZURE, MOONCAKE, trace
 from kvledger_agent.load.traces import TraceRow, read_trace
 from kvledger_engine.allocation import Allocation
-from kvledger_engine.reprieves import Eviction
+from kvledger_engine.evict import Eviction
 
 NAME = "paging"
 PART_REQUESTS, CACHE_BLOCKS, RUNNING, CACHE_REQUESTS = 200, 10_000, 16, 2500

@@ -13,7 +13,7 @@ from bench.eviction import hit_rate
 from bench.paging import from_zero
 from kvledger_agent.load.traces import TraceRow
 from kvledger_engine.allocation import Allocation
-from kvledger_engine.reprieves import Eviction
+from kvledger_engine.evict import Eviction
 
 SMALL = replace(DEFAULT, blocks=128, max_model_len=512)
 ROWS = [
