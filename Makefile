@@ -66,5 +66,5 @@ bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed ba
 reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
 	$(BIN)/python -m tests.reliability $(ARGS)
 
-board-picture: $(INSTALLED) debian ## draw docs/images/board-oncall.png anew; needs npm and chromium (minutes)
+board-picture: $(INSTALLED) debian ## draw docs/images/board-*.png anew; needs npm and chromium (minutes)
 	$(BIN)/python -m dashboards.render.picture $(ARGS)

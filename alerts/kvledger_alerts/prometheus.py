@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from kvledger_alerts.fleet_rules import RULES as FLEET_RULES
 from kvledger_alerts.table import Parameters
 
 SCRAPE_SECONDS = 5.0
@@ -24,7 +25,7 @@ def prometheus_document(parameters: Parameters | None = None) -> dict[str, Any]:
     interval = parameters.scale.scrape(SCRAPE_SECONDS)
     return {
         "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
-        "rule_files": [RULES],
+        "rule_files": [RULES, FLEET_RULES],
         "alerting": {"alertmanagers": [_listed(ALERTMANAGER_TARGETS)]},
         "scrape_configs": [{"job_name": parameters.job, **_listed(AGENT_TARGETS)}],
     }

@@ -13,10 +13,11 @@ from typing import Any
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from kvledger_dashboards.boards import oncall
+from kvledger_dashboards.boards import fleet, itself, oncall, pool, requests
+from kvledger_dashboards.links import Places
 
 GENERATED = Path(__file__).parent / "generated"
-BOARDS = MappingProxyType({oncall.UID: oncall.board})
+BOARDS = MappingProxyType({each.UID: each.board for each in (oncall, pool, requests, fleet, itself)})
 
 
 def document(board: builders.Dashboard) -> dict[str, Any]:
@@ -31,24 +32,26 @@ def document(board: builders.Dashboard) -> dict[str, Any]:
     return made
 
 
-def rendered() -> dict[str, str]:
-    """File name and text of every board, always the same for the same source."""
+def rendered(places: Places | None = None) -> dict[str, str]:
+    """File name and text of every board, always the same for the same source and addresses."""
+    chosen = places or Places()
     return {
-        f"{uid}.json": json.dumps(document(board()), indent=2, sort_keys=True) + "\n" for uid, board in BOARDS.items()
+        f"{uid}.json": json.dumps(document(board(chosen)), indent=2, sort_keys=True) + "\n"
+        for uid, board in BOARDS.items()
     }
 
 
-def stale(directory: Path = GENERATED) -> list[str]:
+def stale(directory: Path = GENERATED, places: Places | None = None) -> list[str]:
     """Files that are missing, differ from what would be written, or belong to no board."""
-    wanted = rendered()
+    wanted = rendered(places)
     found = {path.name: path.read_text() for path in directory.glob("*.json")}
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
 
 
-def write(directory: Path = GENERATED) -> list[Path]:
-    """Write every board and remove files that belong to none; the paths written."""
-    wanted = rendered()
-    directory.mkdir(exist_ok=True)
+def write(directory: Path = GENERATED, places: Places | None = None) -> list[Path]:
+    """Write every board and remove JSON that belongs to none; the paths written."""
+    wanted = rendered(places)
+    directory.mkdir(parents=True, exist_ok=True)
     for path in directory.glob("*.json"):
         if path.name not in wanted:
             path.unlink()
@@ -58,14 +61,19 @@ def write(directory: Path = GENERATED) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m kvledger_dashboards.build [--check]`; 1 if the check finds a stale file."""
-    parser = argparse.ArgumentParser(prog="kvledger_dashboards.build", description=__doc__)
+    """`python -m kvledger_dashboards.build`; 1 if `--check` finds a stale file."""
+    parser = argparse.ArgumentParser(prog="python -m kvledger_dashboards.build", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; name stale files and exit with 1")
-    if not parser.parse_args(arguments).check:
-        for path in write():
+    parser.add_argument("--into", type=Path, default=GENERATED, metavar="DIR", help="where the files go")
+    parser.add_argument("--explorer", metavar="URL", default=Places().explorer, help="the explorer (%(default)s)")
+    parser.add_argument("--runbook", metavar="URL", default=Places().runbook, help="the runbook's pages (%(default)s)")
+    given = parser.parse_args(arguments)
+    places = Places(explorer=given.explorer.rstrip("/"), runbook=given.runbook)
+    if not given.check:
+        for path in write(given.into, places):
             print(path)
         return 0
-    names = stale()
+    names = stale(given.into, places)
     for name in names:
         print(f"{name} is stale: run python -m kvledger_dashboards.build and commit it", file=sys.stderr)
     return 1 if names else 0

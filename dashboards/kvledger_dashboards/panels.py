@@ -1,4 +1,4 @@
-"""How a panel looks: stats, lines and stacks with the boards' colours and legends. Knows no query and no text."""
+"""How a panel looks: stats, lines and stacks with the boards' legends. Knows no query, no text and no table."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from grafana_foundation_sdk.builders import dashboard as dashboard_builders
 from grafana_foundation_sdk.builders import prometheus, stat, timeseries
 from grafana_foundation_sdk.models import common, units
 from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from kvledger_dashboards.queries import Query
+from kvledger_dashboards import colors
+from kvledger_dashboards.queries.selection import Query
 from kvledger_dashboards.variables import DATASOURCE
 
-GREEN, ORANGE, RED, DARK_RED, PURPLE = "#37872D", "#E0752D", "#C4162A", "#8F0F1E", "#7A3FA0"
-GREY, QUIET = "#8E8E8E", "#34383F"
-"""Grey says unknown. Quiet is the colour of a count of zero: neither good nor bad."""
 LAST = "lastNotNull"
 DASH = [10.0, 6.0]
 
 Steps = Sequence[tuple[float | None, str]]
+PLAIN: Steps = ((None, "text"),)
+"""No value is good or bad by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,16 @@ def stat_face(number: int, title: str, text: str, unit: str = units.NoUnit, *, s
     return Face(id=number, title=title, description=text, unit=unit, span=span, height=4)
 
 
+def graph_face(number: int, title: str, text: str, unit: str, *, span: int = 8, height: int = 8) -> Face:
+    """The face of a graph: three of them, at their usual width, make a row; one wider than half of it is higher."""
+    return Face(id=number, title=title, description=text, unit=unit, span=span, height=10 if span > 12 else height)
+
+
 def target(query: Query, ref_id: str) -> prometheus.Dataquery:
     """One query of a panel."""
     built = prometheus.Dataquery().datasource(DATASOURCE).expr(query.expr).legend_format(query.legend).ref_id(ref_id)
+    if query.table:
+        built = built.format(PromQueryFormat.TABLE)
     return built.instant() if query.instant else built.range()
 
 
@@ -57,12 +65,22 @@ def steps(values: Steps) -> dashboard_builders.ThresholdsConfig:
 
 def count_steps(color: str) -> Steps:
     """Quiet at zero, `color` from one on."""
-    return ((None, QUIET), (1, color))
+    return above(1, color)
 
 
-def stat_panel(face: Face, queries: Sequence[Query], *, colors: Steps = ((None, "text"),)) -> stat.Panel:
-    """Numbers of now. Filled with colour if `colors` has steps, plain text otherwise."""
-    filled = len(colors) > 1
+def above(limit: float, color: str, *further: tuple[float, str]) -> Steps:
+    """Quiet below `limit`, `color` from there on, then what comes further up."""
+    return ((None, colors.QUIET), (limit, color), *further)
+
+
+def below(limit: float, color: str) -> Steps:
+    """`color` below `limit`, quiet from there on."""
+    return ((None, color), (limit, colors.QUIET))
+
+
+def stat_panel(face: Face, queries: Sequence[Query], *, steps_of: Steps = PLAIN) -> stat.Panel:
+    """Numbers of now. Filled with colour if there are steps, plain text otherwise."""
+    filled = len(steps_of) > 1
     panel = (
         stat.Panel()
         .id(face.id)
@@ -73,7 +91,7 @@ def stat_panel(face: Face, queries: Sequence[Query], *, colors: Steps = ((None, 
         .height(face.height)
         .datasource(DATASOURCE)
         .no_value("No data")
-        .thresholds(steps(colors))
+        .thresholds(steps(steps_of))
         .color_mode(common.BigValueColorMode.BACKGROUND_SOLID if filled else common.BigValueColorMode.VALUE)
         .graph_mode(common.BigValueGraphMode.NONE)
         .reduce_options(common_builders.ReduceDataOptions().calcs([LAST]))
@@ -83,20 +101,19 @@ def stat_panel(face: Face, queries: Sequence[Query], *, colors: Steps = ((None, 
     return panel
 
 
-def name_panel(face: Face, query: Query, colors: Mapping[str, str]) -> stat.Panel:
-    """One tile per series that shows its name, coloured by how the name ends."""
-    panel = stat_panel(face, [query], colors=count_steps(GREY)).text_mode(common.BigValueTextMode.NAME)
-    for ending, color in colors.items():
-        panel = panel.override_by_regexp(f"/: {ending}$/", [_fixed(color)])
-    return panel
-
-
 def line_panel(
-    face: Face, queries: Sequence[Query], *, stacked: bool = False, highest: float | None = None
+    face: Face,
+    queries: Sequence[Query],
+    *,
+    stacked: bool = False,
+    lowest: float | None = 0,
+    highest: float | None = None,
+    limit: tuple[float, str] | None = None,
 ) -> timeseries.Panel:
     """Lines from zero up, or a stack, with a legend: a table beside a wide panel, names below a narrow one.
 
-    A stack has no edges: the edge of a series that is zero would outline the one below it in a wrong colour.
+    `limit` is a value and a colour: a dashed line at what should not be passed. A stack has no edges: the edge of a
+    series that is zero would outline the one below it in a wrong colour.
     """
     panel = (
         timeseries.Panel()
@@ -108,7 +125,6 @@ def line_panel(
         .height(face.height)
         .datasource(DATASOURCE)
         .no_value("No data")
-        .min(0)
         .show_points(common.VisibilityMode.NEVER)
         .span_nulls(False)
         .line_width(0 if stacked else 1)
@@ -116,26 +132,31 @@ def line_panel(
         .legend(_legend(wide=face.span >= 12))
         .tooltip(_tooltip())
     )
+    if lowest is not None:
+        panel = panel.min(lowest)
     if stacked:
         panel = panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A"))
     if highest is not None:
         panel = panel.max(highest)
+    if limit is not None:
+        style = common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED)
+        panel = panel.thresholds(steps(((None, "transparent"), limit))).thresholds_style(style)
     for ref_id, query in zip("ABCDEFGH", queries, strict=False):
         panel = panel.with_target(target(query, ref_id))
     return panel
 
 
-def colored(panel: timeseries.Panel, colors: Mapping[str, str]) -> timeseries.Panel:
+def colored(panel: timeseries.Panel, names: Mapping[str, str]) -> timeseries.Panel:
     """The same colour for the same series on every board and in every time range."""
-    for name, color in colors.items():
-        panel = panel.override_by_name(name, [_fixed(color)])
+    for name, color in names.items():
+        panel = panel.override_by_name(name, [fixed(color)])
     return panel
 
 
 def over(panel: timeseries.Panel, name: str, color: str, *, dashed: bool) -> timeseries.Panel:
     """Draw one series as a line over a stack; limits are dashed, measured values solid."""
     properties = [
-        _fixed(color),
+        fixed(color),
         models.DynamicConfigValue(id_val="custom.stacking", value={"group": "A", "mode": "none"}),
         models.DynamicConfigValue(id_val="custom.fillOpacity", value=0),
         models.DynamicConfigValue(id_val="custom.lineWidth", value=2),
@@ -147,7 +168,8 @@ def over(panel: timeseries.Panel, name: str, color: str, *, dashed: bool) -> tim
     return panel.override_by_name(name, properties)
 
 
-def _fixed(color: str) -> models.DynamicConfigValue:
+def fixed(color: str) -> models.DynamicConfigValue:
+    """An override's colour."""
     return models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})
 
 

@@ -7,20 +7,27 @@ from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
 from kvledger.catalog import BY_NAME
-from kvledger_dashboards import queries
+from kvledger_dashboards.queries import marks
+from kvledger_dashboards.queries.selection import AGENT_SELECTOR, CORE_LEGEND
 
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 ALL_VALUE = ".+"
 _IDENTITY = BY_NAME["engine_up"].exposed_name
 _AGENTS = BY_NAME["build_info"].exposed_name
 
-CHOICES: tuple[tuple[str, str], ...] = (
+Choices = tuple[tuple[str, str], ...]
+"""Name and query of each variable; a later one is narrowed by the earlier ones."""
+CHOICES: Choices = (
     ("job", f"label_values({_AGENTS}, job)"),
     ("instance", f'label_values({_AGENTS}{{job=~"$job"}}, instance)'),
-    ("engine", f"label_values({_IDENTITY}{{{queries.AGENT_SELECTOR}}}, engine)"),
-    ("model", f'label_values({_IDENTITY}{{{queries.AGENT_SELECTOR},engine=~"$engine"}}, model)'),
+    ("engine", f"label_values({_IDENTITY}{{{AGENT_SELECTOR}}}, engine)"),
+    ("model", f'label_values({_IDENTITY}{{{AGENT_SELECTOR},engine=~"$engine"}}, model)'),
 )
-"""Name and query of each variable; a later one is narrowed by the earlier ones."""
+FLEET_CHOICES: Choices = (
+    ("job", f"label_values(model:{_IDENTITY}:sum, job)"),
+    ("model", f'label_values(model:{_IDENTITY}:sum{{job=~"$job"}}, model)'),
+)
+"""Recorded series know no instance and no engine."""
 
 
 def datasource() -> builders.DatasourceVariable:
@@ -44,29 +51,40 @@ def choice(name: str, query: str) -> builders.QueryVariable:
     )
 
 
-def firing_alerts() -> builders.AnnotationQuery:
-    """Marks the times at which an alert of ours was firing."""
+def address(name: str, url: str) -> builders.TextBoxVariable:
+    """An address that links use: not shown, set when the boards are built, or with `var-NAME=` in the board's URL."""
     return (
-        builders.AnnotationQuery()
-        .name("Firing alerts")
-        .datasource(DATASOURCE)
-        .enable(True)
-        .icon_color("red")
-        .expr(queries.FIRING_ALERTS)
-        .title_format("{{alertname}}")
-        .text_format("{{severity}} {{engine}}")
+        builders.TextBoxVariable(name)
+        .label(name)
+        .default_value(url)
+        .current(models.VariableOption(text=url, value=url, selected=True))
+        .hide(models.VariableHide.HIDE_VARIABLE)
     )
+
+
+def firing_alerts(expr: str = marks.FIRING_ALERTS) -> builders.AnnotationQuery:
+    """Marks the times at which an alert of ours was firing."""
+    return _mark("Firing alerts", "red", expr, "{{alertname}}", "{{severity}} {{engine}} {{model}}")
 
 
 def restarts() -> builders.AnnotationQuery:
     """Marks the engine starts that took over a predecessor's counters."""
+    return _mark("Engine restarts", "blue", marks.RESTARTS, "engine restarted", CORE_LEGEND)
+
+
+def leaks() -> builders.AnnotationQuery:
+    """Marks the times at which a finding opened: a leak, or another defect that the ledger shows."""
+    return _mark("Leaks and other findings", "purple", marks.LEAKS, "{{kind}}", CORE_LEGEND)
+
+
+def _mark(name: str, color: str, expr: str, title: str, text: str) -> builders.AnnotationQuery:
     return (
         builders.AnnotationQuery()
-        .name("Engine restarts")
+        .name(name)
         .datasource(DATASOURCE)
         .enable(True)
-        .icon_color("blue")
-        .expr(queries.RESTARTS)
-        .title_format("engine restarted")
-        .text_format(queries.CORE_LEGEND)
+        .icon_color(color)
+        .expr(expr)
+        .title_format(title)
+        .text_format(text)
     )

@@ -6,14 +6,17 @@ import { createRoot } from 'react-dom/client';
 import { createTheme, dateTime, FieldType, getDisplayProcessor, getDisplayValueAlignmentFactors,
   reduceField, ThemeContext, toDataFrame, VizOrientation } from '@grafana/data';
 import { BigValue, GlobalStyles, PanelChrome, TimeSeries, VizRepeater } from '@grafana/ui';
+import { TableNG } from '@grafana/ui/unstable';
 
 const board = window.BOARD;
-const { from, to, step, answers, marks } = window.DATA;
+const { from, to, step } = window.DATA;
+const { models, answers, marks } = window.DATA.boards[board.uid];
 const theme = createTheme({ colors: { mode: 'dark' } });
 const range = { from: dateTime(from * 1000), to: dateTime(to * 1000), raw: { from: 'now-3m', to: 'now' } };
 const ROOM = { columns: 24, width: 1584, cell: 30, gap: 8 };
 const DEFAULTS = {
   stat: { color: { mode: 'thresholds' }, custom: {} },
+  table: { color: { mode: 'thresholds' }, custom: { align: 'auto', cellOptions: { type: 'auto' } } },
   timeseries: {
     color: { mode: 'palette-classic' },
     custom: { drawStyle: 'line', lineInterpolation: 'linear', axisPlacement: 'auto', pointSize: 5, showPoints: 'auto' },
@@ -42,6 +45,7 @@ function fieldConfig(panel, name) {
     }
   }
   if (config.thresholds) config.thresholds.steps[0].value = -Infinity;
+  config.mappings ??= [];
   return config;
 }
 
@@ -93,6 +97,8 @@ function Stat({ panel, width, height }) {
 function drawMarks(plot) {
   const { ctx, bbox } = plot;
   ctx.save();
+  ctx.lineWidth = 1;
+  ctx.globalAlpha = 0.8;
   for (const { color, start, end } of marks) {
     const [left, right] = [start, end].map((at) => Math.round(plot.valToPos(at * 1000, 'x', true)));
     ctx.strokeStyle = ctx.fillStyle = theme.visualization.getColorByName(color);
@@ -121,7 +127,36 @@ function Graph({ panel, width, height }) {
   );
 }
 
-const DRAWN = { stat: Stat, timeseries: Graph };
+// What the transformation `organize` does with the frame of a table query: labels and value become ordered, named columns.
+function Rows({ panel, width, height }) {
+  const [target] = panel.targets;
+  const found = answers[target.expr] ?? [];
+  if (!found.length) return <NoData panel={panel} />;
+  const [{ options: { indexByName, renameByName } }] = panel.transformations;
+  const [{ displayName: sorted, desc }] = panel.options.sortBy;
+  const sources = Object.keys(renameByName).sort((one, other) => indexByName[one] - indexByName[other]);
+  const cell = (source, { labels, points }) => (source === 'Value' ? Number(points.at(-1)[1]) : labels[source]);
+  const by = sources.find((source) => renameByName[source] === sorted);
+  const order = (one, other) => (cell(by, one) < cell(by, other) ? -1 : 1) * (desc ? -1 : 1);
+  const rows = found.toSorted(order);
+  const frame = toDataFrame({
+    refId: target.refId,
+    fields: sources.map((source) => ({
+      name: renameByName[source],
+      type: source === 'Value' ? FieldType.number : FieldType.string,
+      values: rows.map((row) => cell(source, row)),
+      config: fieldConfig(panel, renameByName[source]),
+    })),
+  });
+  frame.fields.forEach((field) => {
+    field.state = { displayName: field.name };
+    field.config.links = undefined; // they lead nowhere in a picture
+    field.display = getDisplayProcessor({ field, theme, timeZone: 'utc' });
+  });
+  return <TableNG data={frame} width={width} height={height} cellHeight={panel.options.cellHeight} />;
+}
+
+const DRAWN = { stat: Stat, table: Rows, timeseries: Graph };
 
 function Panel({ panel }) {
   const { x, y, w, h } = panel.gridPos;
@@ -150,7 +185,7 @@ function Board() {
   return (
     <div style={{ width: ROOM.width + 2 * ROOM.gap, padding: ROOM.gap, background: theme.colors.background.canvas }}>
       <div style={HEAD}>
-        <span style={theme.typography.h5}>{board.title}</span>
+        <span style={theme.typography.h5}>{board.title}{models.length > 0 && `, model ${models.join(', ')}`}</span>
         <span style={{ color: theme.colors.text.secondary }}>
           {time(from)} to {time(to)} UTC. Drawn with @grafana/ui from the board&#39;s JSON, not by Grafana.
         </span>

@@ -1,4 +1,4 @@
-"""Draws a board of a live run with Grafana's panel components into docs/images. Not a Grafana: no loader, no plugins.
+"""Draws the boards of a live run with Grafana's panel components into docs/images. Not a Grafana: no loader, no plugin.
 
 Needs prometheus, npm and Chromium. `python -m dashboards.render.picture` in the repository's root.
 """
@@ -16,58 +16,83 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from playwright.sync_api import sync_playwright
 
-from kvledger_dashboards.boards import oncall
-from kvledger_dashboards.build import GENERATED
+from kvledger_dashboards.boards import oncall, pool, requests
+from kvledger_dashboards.build import BOARDS, GENERATED
 from tests.dashboards.boards import interpolated
-from tests.dashboards.live import SCRAPE_SECONDS, Live
+from tests.dashboards.live import PARAMETERS, SCRAPE_SECONDS, Live
+from tests.dashboards.scenarios import provoke, stall_again
 
 HERE = Path(__file__).parent
-BOARD = GENERATED / f"{oncall.UID}.json"
-PICTURE = HERE.parents[1] / "docs/images/board-oncall.png"
+PICTURES = HERE.parents[1] / "docs/images"
 WORK = Path(tempfile.gettempdir()) / "kvledger-board-picture"
-SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS, DRAWING_MS = 180, 60, 6, 30_000
-WIDTH, HEIGHT = 1600, 1000
+SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS = 180, 60, 6
+DRAWING_MS, SETTLING_MS = 30_000, 500
+WIDTH, HEIGHT, COLORS = 1600, 1000, 128
+CHOSEN = {uid: ["cell"] for uid in (oncall.UID, pool.UID, requests.UID)}
+"""Models that the reader of a board chose: without the page of another engine, which knows little of its blocks."""
 FONTS = {"400": "Inter-Regular", "500": "Inter-Medium"}
 """Weight to the name under which Grafana's styles look for the font."""
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
 
 
-def collected(board: dict[str, Any]) -> dict[str, Any]:
-    """What a real Prometheus says to each query of the board while engines are in trouble; times in seconds."""
+def collected(boards: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What a real Prometheus says to each query of the boards while engines are in trouble; times in seconds."""
     with Live(Path(tempfile.mkdtemp(prefix="kvledger-picture-", dir="/dev/shm"))) as live:
+        provoke(live)
         os.kill(live.engines["again"]["core_pid"], signal.SIGKILL)
         time.sleep(AFTER_SECONDS)
-        live.stall_again()
+        stall_again(live)
         time.sleep(STALLED_SECONDS)
         until = float(int(time.time()) - SCRAPE_SECONDS)
         begin = max(until - SHOWN_SECONDS, live.began)
-        targets = [target for panel in board["panels"] for target in panel.get("targets", [])]
         return {
             "from": begin,
             "to": until,
             "step": SCRAPE_SECONDS,
-            "answers": {target["expr"]: _answer(live, target, begin, until) for target in targets},
-            "marks": [
-                {"color": each["iconColor"], "start": start, "end": end}
-                for each in board["annotations"]["list"]
-                for series in _answer(live, each, begin, until)
-                for start, end in _runs([at for at, _ in series["points"]])
-            ],
+            "boards": {board["uid"]: _shown(live, board, begin, until) for board in boards},
         }
 
 
-def _answer(live: Live, asked: dict[str, Any], begin: float, until: float) -> list[dict[str, Any]]:
+def _shown(live: Live, board: dict[str, Any], begin: float, until: float) -> dict[str, Any]:
+    """Of one board: the models chosen, the answer to each query, and what is marked when in which colour."""
+    models = CHOSEN.get(board["uid"], [])
+    return {
+        "models": models,
+        "answers": {
+            target["expr"]: _answer(live, target, models, begin, until)
+            for panel in board["panels"]
+            for target in panel.get("targets", [])
+        },
+        "marks": [
+            {"color": each["iconColor"], "start": start, "end": end}
+            for each in board["annotations"]["list"]
+            for series in _answer(live, each, models, begin, until)
+            for start, end in _runs([at for at, _ in series["points"]])
+        ],
+    }
+
+
+def _answer(live: Live, asked: dict[str, Any], models: list[str], begin: float, until: float) -> list[dict[str, Any]]:
     """Labels and points (seconds, value) of each series."""
-    expr = interpolated(asked["expr"], job=[], instance=[], engine=[], model=[], scrape_seconds=SCRAPE_SECONDS)
+    expr = interpolated(
+        asked["expr"],
+        job=[],
+        instance=[],
+        engine=[],
+        model=models,
+        scrape_seconds=SCRAPE_SECONDS,
+        recorded_window=PARAMETERS.scale.window(PARAMETERS.rate_seconds),
+    )
     found = live.points(expr, until if asked.get("instant") else begin, until)
     return [{"labels": dict(labels), "points": points} for labels, points in found]
 
@@ -83,11 +108,10 @@ def _runs(times: list[float]) -> list[list[float]]:
     return runs
 
 
-def bundle(work: Path, board: dict[str, Any]) -> None:
-    """Everything the page needs besides the data, in `work`; the packages are installed once."""
+def bundle(work: Path) -> None:
+    """Everything the page needs besides data and board, in `work`; the packages are installed once."""
     for name in ("package.json", "index.html", "app.jsx"):
         shutil.copy(HERE / name, work)
-    (work / "board.js").write_text(f"window.BOARD = {json.dumps(board)};\n")
     modules = work / "node_modules"
     if not modules.exists():
         subprocess.run(["npm", "install", "--no-audit", "--no-fund"], cwd=work, check=True)
@@ -136,32 +160,40 @@ def shoot(url: str, picture: Path) -> list[str]:
         try:
             page.wait_for_selector("canvas", timeout=DRAWING_MS)
             page.wait_for_load_state("networkidle", timeout=DRAWING_MS)
+            # A table has no rows where nobody looks: the whole board has to be in sight.
+            page.set_viewport_size({"width": WIDTH, "height": page.evaluate("document.body.scrollHeight")})
+            page.wait_for_timeout(SETTLING_MS)
         except PlaywrightTimeout:
             errors.append(f"nothing is drawn after {DRAWING_MS} ms")
         page.screenshot(path=picture, full_page=True)
         browser.close()
+    with Image.open(picture) as drawn:
+        drawn.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(picture, optimize=True)
     return errors
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if the picture was drawn without an error."""
+    """0 if every picture was drawn without an error."""
     parser = argparse.ArgumentParser(prog="dashboards.render.picture", description=__doc__)
     parser.add_argument(
         "--work", type=Path, default=WORK, help="where packages, data and page go (default: %(default)s)"
     )
-    parser.add_argument("--picture", type=Path, default=PICTURE, help="what to write (default: %(default)s)")
-    parser.add_argument("--again", action="store_true", help="the board as it is now with the last run's data")
+    parser.add_argument("--into", type=Path, default=PICTURES, help="where the pictures go (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="the boards as they are now with the last run's data")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
-    board = json.loads(BOARD.read_text())
+    boards = {uid: json.loads((GENERATED / f"{uid}.json").read_text()) for uid in BOARDS}
     if not chosen.again:
-        (chosen.work / "data.js").write_text(f"window.DATA = {json.dumps(collected(board))};\n")
-    bundle(chosen.work, board)
+        (chosen.work / "data.js").write_text(f"window.DATA = {json.dumps(collected(boards.values()))};\n")
+    bundle(chosen.work)
+    failed = False
     with served(chosen.work) as url:
-        errors = shoot(url, chosen.picture)
-    for line in errors:
-        print(line, file=sys.stderr)
-    return 1 if errors else 0
+        for uid, board in boards.items():
+            (chosen.work / "board.js").write_text(f"window.BOARD = {json.dumps(board)};\n")
+            for line in shoot(url, chosen.into / f"board-{uid.removeprefix('kvledger-')}.png"):
+                failed = True
+                print(f"{uid}: {line}", file=sys.stderr)
+    return int(failed)
 
 
 if __name__ == "__main__":

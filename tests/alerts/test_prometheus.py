@@ -27,7 +27,7 @@ def test_promtool_accepts_it_with_its_rules_and_its_lists(tmp_path: Path, alertm
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "FAILED" not in checked.stdout
     assert "WARNING" not in checked.stdout, "every list is there"
-    assert "1 rule files" in checked.stdout
+    assert "2 rule files" in checked.stdout
 
 
 def test_it_scrapes_the_job_that_the_rules_ask_for() -> None:

@@ -15,6 +15,7 @@ from kvledger_dashboards.build import GENERATED
 
 RATE_INTERVAL = timedelta(minutes=4, seconds=3)
 """Stands in for `$__rate_interval` where a query is only parsed: no query writes such a window by itself."""
+RECORDED_WINDOW = "5m"
 RATES = frozenset({"rate", "irate", "increase"})
 CUMULATIVE = ("_total", "_bucket", "_sum", "_count")
 BOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in GENERATED.glob("*.json")}
@@ -30,6 +31,7 @@ class Asked:
     expr: str
     legend: str
     instant: bool
+    table: bool = False
 
     def __str__(self) -> str:
         return f"{self.board} / {self.by} / {self.ref_id}"
@@ -59,6 +61,7 @@ def panel_queries() -> list[Asked]:
             expr=target["expr"],
             legend=target["legendFormat"],
             instant=bool(target.get("instant")),
+            table=target.get("format") == "table",
         )
         for name, board in BOARDS.items()
         for panel in panels(board)
@@ -75,9 +78,9 @@ def annotation_queries() -> list[Asked]:
     ]
 
 
-def variable_selectors() -> Iterator[tuple[str, str, str]]:
-    """(variable, selector, label) of every `label_values(selector, label)`."""
-    for board in BOARDS.values():
+def variable_selectors(name: str | None = None) -> Iterator[tuple[str, str, str]]:
+    """(variable, selector, label) of every `label_values(selector, label)`, of one board or of all."""
+    for board in BOARDS.values() if name is None else [BOARDS[name]]:
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
                 found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
@@ -113,12 +116,23 @@ def matchers(selector: promql.VectorSelector) -> dict[str, str]:
 
 
 def interpolated(
-    expr: str, *, job: list[str], instance: list[str], engine: list[str], model: list[str], scrape_seconds: int = 1
+    expr: str,
+    *,
+    job: list[str],
+    instance: list[str],
+    engine: list[str],
+    model: list[str],
+    scrape_seconds: int = 1,
+    recorded_window: str = RECORDED_WINDOW,
 ) -> str:
-    """The query as Grafana sends it: an empty choice is All; values are escaped twice, as regex and as string."""
+    """The query as Grafana sends it: an empty choice is All; values are escaped twice, as regex and as string.
+
+    `recorded_window` is that of the recorded rates, which rules scaled for a test have in their names.
+    """
     chosen = {"job": job, "instance": instance, "engine": engine, "model": model}
     for name, values in chosen.items():
         escaped = [re.sub(r"([\\^$*+?.()|\[\]{}])", r"\\\\\1", value) for value in values]
         text = ".+" if not escaped else escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
         expr = expr.replace(f"${name}", text)
+    expr = expr.replace(f":rate{RECORDED_WINDOW}", f":rate{recorded_window}")
     return expr.replace("$__rate_interval", f"{4 * scrape_seconds}s")

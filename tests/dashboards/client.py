@@ -9,16 +9,19 @@ import urllib.request
 PATIENCE_SECONDS = 120
 
 
-def send(url: str, *, prompt_tokens: int, tokens: int, events_read: int | None = None, first_token: int = 1) -> None:
+def send(
+    url: str, *, prompt_tokens: int, tokens: int, events_read: int | None = None, first_token: int = 1, n: int = 1
+) -> None:
     """Send it and come back at once; the thread reads `events_read` events, then hangs up, or reads to the end.
 
-    Another `first_token`, below 57, makes a prompt of which nothing is cached yet.
+    Another `first_token`, below 57, makes a prompt of which nothing is cached yet; `n` sequences share the prompt.
     """
     body = {
         "model": "cell",
         "prompt": [first_token + n % 200 for n in range(prompt_tokens)],
         "max_tokens": tokens,
         "stream": True,
+        "n": n,
     }
     request = urllib.request.Request(
         f"{url}/v1/completions",

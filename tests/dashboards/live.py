@@ -1,4 +1,7 @@
-"""A real Prometheus that scrapes a real agent beside real engines in trouble, each engine named after its scenario."""
+"""A real Prometheus that scrapes a real agent beside real engines in trouble, each engine named after its scenario.
+
+What each engine is started with and what is done to it is in `scenarios`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +25,11 @@ from typing import Any
 
 from kvledger_agent.up.child import Child
 from kvledger_alerts.table import Parameters, Scale
+from tests.agent.scrape.serving import PAGES, serving
 from tests.alerts.stack import Prometheus
-from tests.dashboards.client import send
+from tests.dashboards import cramped
+from tests.dashboards.scenarios import SETTINGS, TENANTS
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alerts", ".")]
@@ -34,23 +42,15 @@ PARAMETERS = Parameters(
 )
 """Of the generated configuration and rules: a scrape a second, windows and `for` a twelfth of what they are."""
 JOB = PARAMETERS.job
-SETTINGS = {
-    "storm": "--blocks 96 --max-num-seqs 12 --max-waiting 8 --watermark 6 --max-model-len 1024 --step-time base=8ms",
-    "leak": "--blocks 64 --fault skipped_free --step-time base=20ms",
-    "lost": "--blocks 64 --fault free_list_loss --step-time base=20ms",
-    "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=120ms",
-    "frozen": "--blocks 64 --step-time base=40ms",
-    "dead": "--blocks 64 --step-time base=40ms",
-}
-"""What makes each engine get into its trouble; what is sent to it and done to it is in `Live`."""
-
-
-STORM = """
-kvledger_maximum_concurrency{engine="storm"}
-and on (engine) sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0
-and on (engine) sum by (engine) (max_over_time(kvledger_group_shared_blocks[2m])) > 0
-"""
-"""What must have been seen of the storm before its panels are looked at: that it is one is a matter of chance."""
+AGENT = (
+    "--interval-seconds 0.5 --verdict-window 5 --scrape-interval-seconds 1 "
+    "--otlp-interval-seconds 1 --price-per-hour 3.6"
+)
+PAGE, SCRAPED = PAGES / "vllm-0.32-busy.prom", "vllm"
+"""A page that is served as it is, as that of an engine that only has a page."""
+ENGINES = {*SETTINGS, SCRAPED, cramped.NAME}
+BROKEN = "broken.0.00000001.kvledger"
+"""A ledger that is none."""
 
 
 class QueryFailed(AssertionError):
@@ -67,9 +67,9 @@ class Series:
 
 @dataclass(slots=True)
 class Live:
-    """Everything, started on entry and ended on exit. `moments` says when each scenario could be seen.
+    """Everything, started on entry and ended on exit; nothing is in trouble yet.
 
-    `scorecard` is the storm's as the agent gave it at the moment `still`.
+    `moments` says when what was waited for could be seen. `scorecard` is the storm's as the agent gave it at `still`.
     """
 
     directory: Path
@@ -82,11 +82,15 @@ class Live:
     _children: list[Child] = field(default_factory=list)
     _servers: ExitStack = field(default_factory=ExitStack)
 
+    @property
+    def ledgers(self) -> Path:
+        """Where the engines' ledgers lie."""
+        return self.directory / "ledgers"
+
     def __enter__(self) -> Live:
-        """Start all of it, then bring every scenario about. Whatever fails, nothing is left running."""
+        """Start all of it. Whatever fails, nothing is left running."""
         try:
             self._start()
-            self._provoke()
         except BaseException:
             self._stop()
             raise
@@ -113,11 +117,6 @@ class Live:
         found = self._ask("query_range", query=expr, start=f"{begin:.3f}", end=f"{until:.3f}", step="1")["result"]
         return [(each["metric"], [(at, value) for at, value in each["values"]]) for each in found]
 
-    def stall_again(self) -> None:
-        """Bring the engine named so into its trouble once more; come back when Prometheus has seen it."""
-        self._stall(first_token=41)
-        self._await({"stalled again": 'kvledger_verdict{engine="stalled",verdict="stalled"} == 1'})
-
     def label_values(self, selector: str, label: str) -> list[str]:
         """What a variable would list."""
         return list(self._ask(f"label/{label}/values", **{"match[]": selector}))
@@ -131,30 +130,34 @@ class Live:
             raise QueryFailed(f"{parameters}: {refused.read().decode()}") from refused
 
     def _start(self) -> None:
-        (self.directory / "ledgers").mkdir()
-        children = {name: self._child("engine", *self._engine_arguments(name), "--port", "0") for name in SETTINGS}
-        agent = self._child("agent", *self._agent_arguments(), "--port", "0")
-        self.agent = agent.first_line(READY_SECONDS)["url"]
+        self.ledgers.mkdir()
+        (self.ledgers / BROKEN).write_bytes(bytes(4096))
+        (self.directory / "tenants.toml").write_text(TENANTS)
+        scraped = self._servers.enter_context(serving({"/metrics": PAGE.read_bytes()}))
+        children = {name: self._engine(name) for name in SETTINGS}
+        self._servers.enter_context(_cramped(self.ledgers))
+        self.agent = self._agent(scraped.url).first_line(READY_SECONDS)["url"]
         server = Prometheus(self.directory / "prometheus", agent=self.agent, parameters=PARAMETERS)
         self.prometheus = self._servers.enter_context(server).url
         self.engines = {name: child.first_line(READY_SECONDS) for name, child in children.items()}
 
-    def _engine_arguments(self, name: str) -> list[str]:
-        directory = str(self.directory / "ledgers")
-        return [
-            "--directory",
-            directory,
-            "--name",
-            name,
-            "--model",
-            "cell",
-            "--drain-timeout",
-            "0",
-            *SETTINGS[name].split(),
-        ]
+    def engine(self, name: str) -> dict[str, Any]:
+        """Start an engine of this name, or start it again; what it says when it is ready."""
+        return self._engine(name).first_line(READY_SECONDS)
 
-    def _agent_arguments(self) -> list[str]:
-        return ["--directory", str(self.directory / "ledgers"), "--interval-seconds", "0.5", "--price-per-hour", "3.6"]
+    def load(self, name: str, *arguments: str) -> None:
+        """Send requests to an engine until everything ends."""
+        self._child("load", "--url", self.engines[name]["url"], "--for", str(LOAD_SECONDS), "--drain", "1", *arguments)
+
+    def _engine(self, name: str) -> Child:
+        places = ("--directory", str(self.ledgers), "--name", name, "--model", "cell", "--port", "0")
+        files = [each.format(files=self.directory) for each in SETTINGS[name].split()]
+        return self._child("engine", *places, "--drain-timeout", "0", *files)
+
+    def _agent(self, scraped: str) -> Child:
+        """Exports over OTLP to nobody: what it tries fails."""
+        arguments = (*AGENT.split(), "--directory", str(self.ledgers), "--scrape", f"{SCRAPED}={scraped}")
+        return self._child("agent", *arguments, "--otlp", f"http://127.0.0.1:{free_port()}", "--port", "0")
 
     def _child(self, command: str, *arguments: str) -> Child:
         child = Child(
@@ -163,52 +166,8 @@ class Live:
         self._children.append(child)
         return child
 
-    def _provoke(self) -> None:
-        """Put every engine into its trouble at once, then wait until Prometheus has seen each."""
-        self._await({"quiet": 'kvledger_pool_blocks{engine="storm",state="free"} > 0'})
-        load = ["--url", self.engines["storm"]["url"], "--profile", "storm", "--rate", "24", "--drain", "1"]
-        self._child("load", *load, "--for", str(LOAD_SECONDS), "--length-scale", "0.6")
-        for name in ("leak", "frozen", "dead"):
-            send(self.engines[name]["url"], prompt_tokens=96, tokens=400, events_read=3 if name == "leak" else None)
-        send(self.engines["lost"]["url"], prompt_tokens=96, tokens=8)
-        busy = {name: f'sum(kvledger_tenant_blocks{{engine="{name}"}}) > 0' for name in ("frozen", "dead")}
-        self._await({f"{name} at work": expr for name, expr in busy.items()})
-        os.kill(self.engines["frozen"]["core_pid"], signal.SIGSTOP)
-        os.kill(self.engines["dead"]["core_pid"], signal.SIGKILL)
-        self._stall()
-        verdicts = {"leak": "leaking", "stalled": "stalled", "frozen": "frozen", "dead": "unknown"}
-        scenes = {name: f'kvledger_verdict{{engine="{name}",verdict="{word}"}} == 1' for name, word in verdicts.items()}
-        self._await(scenes | {"storm": STORM, "lost": 'abs(kvledger_invariant_violations{engine="lost"}) > 0'})
-        alerts = {"KvledgerBlockLeak": "leak", "KvledgerEngineFrozen": "frozen"}
-        firing = 'ALERTS{{alertname="{}",engine="{}",alertstate="firing"}}'
-        self._await({alert: firing.format(alert, engine) for alert, engine in alerts.items()})
-        again = self._child("engine", *self._engine_arguments("dead"), "--port", "0")
-        self.engines["again"] = again.first_line(READY_SECONDS)
-        self._await({"restart": 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0'})
-        self._hold_storm()
-
-    def _stall(self, first_token: int = 1) -> None:
-        """A prompt that is computed for a minute, then a request that waits for it: the other way round is no stall."""
-        url = self.engines["stalled"]["url"]
-        live = 'sum(kvledger_requests_live{engine="stalled"%s})'
-        self._await({f"unoccupied before {first_token}": f"{live % ''} == 0"})
-        send(url, prompt_tokens=4000, tokens=8, first_token=first_token)
-        self._await({f"occupied with {first_token}": live % ',state="running"' + " > 0"})
-        send(url, prompt_tokens=96, tokens=8, first_token=first_token)
-
-    def _hold_storm(self) -> None:
-        """Keep the storm's ledger as it is for so long that its page and its scorecard say the same."""
-        core = self.engines["storm"]["core_pid"]
-        os.kill(core, signal.SIGSTOP)
-        try:
-            self._await({"still": 'kvledger_engine_heartbeat_age_seconds{engine="storm"} > 2.5'})
-            with urllib.request.urlopen(f"{self.agent}/v1/engines/storm/scorecard", timeout=10) as answer:
-                self.scorecard = json.load(answer)
-        finally:
-            os.kill(core, signal.SIGCONT)
-
-    def _await(self, scenes: Mapping[str, str]) -> None:
-        """Wait until each query has had an answer, and note when it first had one."""
+    def wait_for(self, scenes: Mapping[str, str]) -> None:
+        """Wait until each query has had an answer, and note in `moments` when it first had one."""
         deadline = time.monotonic() + SCENARIO_SECONDS
         while pending := [name for name in scenes if name not in self.moments]:
             for name in pending:
@@ -237,3 +196,14 @@ class Live:
             child.stop(STOP_SECONDS)
         self._servers.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@contextmanager
+def _cramped(ledgers: Path) -> Iterator[None]:
+    """The engine of `tests.dashboards.cramped`, ended with its input."""
+    command = [sys.executable, "-m", "tests.dashboards.cramped", str(ledgers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **ENVIRONMENT}) as engine:
+        try:
+            yield
+        finally:
+            engine.communicate()

@@ -20,9 +20,10 @@ def test_the_committed_boards_are_what_the_generator_makes(capsys: pytest.Captur
 
 
 def test_the_check_names_what_is_changed_missing_or_left_over(tmp_path: Path) -> None:
-    assert build.stale(tmp_path) == ["kvledger-oncall.json"]
+    every = [f"kvledger-{name}.json" for name in ("fleet", "itself", "oncall", "pool", "requests")]
+    assert build.stale(tmp_path) == every
 
-    (path,) = build.write(tmp_path)
+    (path,) = [path for path in build.write(tmp_path) if path.stem == "kvledger-oncall"]
     assert build.stale(tmp_path) == []
 
     path.write_text(path.read_text().replace("Leaking", "Dripping", 1))
@@ -30,13 +31,22 @@ def test_the_check_names_what_is_changed_missing_or_left_over(tmp_path: Path) ->
     assert build.stale(tmp_path) == ["kvledger-oncall.json", "old.json"]
 
     build.write(tmp_path)
-    assert [left.name for left in tmp_path.iterdir()] == ["kvledger-oncall.json"]
+    assert sorted(left.name for left in tmp_path.iterdir()) == every
+
+
+def test_boards_can_be_built_elsewhere_with_other_addresses(tmp_path: Path) -> None:
+    places = ["--explorer", "https://look.example/", "--runbook", "https://do.example/"]
+    assert build.main(["--into", str(tmp_path / "made"), *places]) == 0
+
+    made = json.loads((tmp_path / "made/kvledger-pool.json").read_text())
+    given = {each["name"]: each["query"] for each in made["templating"]["list"] if each["type"] == "textbox"}
+    assert given == {"explorer": "https://look.example", "runbook": "https://do.example/"}
 
 
 def test_a_stale_board_fails_the_check_and_says_what_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(build, "stale", lambda: build.__dict__["rendered"]().keys())
+    monkeypatch.setattr(build, "stale", lambda *_: build.__dict__["rendered"]().keys())
 
     assert build.main(["--check"]) == 1
     assert "python -m kvledger_dashboards.build" in capsys.readouterr().err

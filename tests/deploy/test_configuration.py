@@ -65,6 +65,7 @@ def test_every_file_that_a_service_is_told_to_read_is_mounted() -> None:
     assert read == {
         "/etc/prometheus/prometheus.yml",
         "/etc/prometheus/rules.yml",
+        "/etc/prometheus/fleet_rules.yml",
         "/etc/prometheus/targets/agents.yml",
         "/etc/prometheus/targets/alertmanager.yml",
         "/etc/alertmanager/alertmanager.yml",
@@ -78,7 +79,8 @@ def test_every_file_that_a_service_is_told_to_read_is_mounted() -> None:
     [
         ("prometheus", 0, "prometheus: /etc/prometheus/prometheus.yml"),
         ("prometheus", 1, "prometheus: /etc/prometheus/rules.yml"),
-        ("prometheus", 2, "prometheus: /etc/prometheus/targets/agents.yml"),
+        ("prometheus", 2, "prometheus: /etc/prometheus/fleet_rules.yml"),
+        ("prometheus", 3, "prometheus: /etc/prometheus/targets/agents.yml"),
         ("alertmanager", 0, "alertmanager: /etc/alertmanager/alertmanager.yml"),
         ("grafana", 2, "grafana: /etc/kvledger/boards"),
     ],
@@ -139,7 +141,7 @@ def test_prometheus_accepts_its_configuration_as_it_is_mounted(in_container: Pat
     done = subprocess.run(["promtool", "check", "config", str(configuration)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr, "a target list that is missing is a warning only"
-    assert "1 rule files" in done.stdout
+    assert "2 rule files" in done.stdout
 
 
 @pytest.mark.needs("alertmanager")

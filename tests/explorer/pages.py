@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ SCRIPT = Path(kvledger_dashboards.explorer.__file__).with_name("streamlit_app.py
 PAGES = ("overview", "block_map", "requests", "leaks")
 
 
-def opened(page: str, engine: str | None = None) -> AppTest:
-    """A page, run once, for one engine; it has raised nothing."""
+def opened(page: str, engine: str | None = None, *, address: Mapping[str, list[str]] | None = None) -> AppTest:
+    """A page, run once, for one engine, or with what its address asks for; it has raised nothing."""
     app = AppTest.from_file(str(SCRIPT), default_timeout=60)
     if engine is not None:
         app.session_state["engine"] = engine
+    for key, values in (address or {}).items():
+        app.query_params[key] = values
     app.run()
     if page != "overview":
         app.switch_page(f"app_pages/{page}.py").run()

@@ -38,6 +38,21 @@ def test_the_overview_has_the_gravest_engine_first_with_action_and_evidence(
     assert "**No action known:** nothing leaks, hangs or stalls" in said
 
 
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ({"engine": ["pressed:0"]}, "pressed:0"),
+        ({"var-engine": ["gone", "pressed", "leaking"]}, "pressed:0"),
+        ({"var-engine": ["$__all"]}, "leaking:0"),
+    ],
+)
+def test_a_boards_link_opens_the_engine_that_it_names(
+    fleet: AgentClient, point_at: PointAt, address: dict[str, list[str]], shown: str
+) -> None:
+    point_at(fleet)
+    assert opened("overview", address=address).selectbox[0].value == shown
+
+
 def test_the_overviews_pool_bar_adds_up_and_has_its_watermark(fleet: AgentClient, point_at: PointAt) -> None:
     point_at(fleet)
     blocks = legend(opened("overview"))

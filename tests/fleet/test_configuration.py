@@ -62,11 +62,9 @@ def test_a_silent_cluster_is_told_and_nothing_else_is(tmp_path: Path) -> None:
     promtool("test", "rules", "rules_test.yml", where=place)
 
 
-def test_the_clusters_configuration_is_the_generated_one_with_a_name_a_slower_pace_and_the_fleets_rules() -> None:
+def test_the_clusters_configuration_is_the_generated_one_with_a_name_and_a_slower_pace() -> None:
     ours, generated = load("cluster/prometheus.yml"), prometheus_document()
     assert ours["global"].pop("external_labels") == {"cluster": "east"}
-    assert ours["rule_files"] == [*generated.pop("rule_files"), "fleet_rules.yml"]
-    del ours["rule_files"]
     assert set(ours.pop("global")) == set(generated.pop("global"))
     assert ours == generated
 

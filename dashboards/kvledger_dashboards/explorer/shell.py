@@ -70,9 +70,14 @@ def choose_engine() -> None:
             st.session_state[SHOWN] = None
         if found:
             if st.session_state.get(CHOSEN) not in found:
-                st.session_state[CHOSEN] = found[0]
+                st.session_state[CHOSEN] = engines.asked_for(_asked(), found) or found[0]
             st.selectbox("Engine", found, key=CHOSEN)
         st.caption(f"Agent  \n`{client().url}`")
+
+
+def _asked() -> list[str]:
+    """Engines that the address names: `?engine=NAME:RANK`, or the boards' variable."""
+    return [name for key in ("engine", "var-engine") for name in st.query_params.get_all(key)]
 
 
 def watched_engines() -> dict[str, Any]:

@@ -55,6 +55,13 @@ def readable_keys(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(line["id"]) for line in document["engines"] if line.get("engine") is not None)
 
 
+def asked_for(names: Iterable[str], found: Iterable[str]) -> str | None:
+    """The first of the engines found that one of the names means: `engine:rank`, or the engine's name alone."""
+    known = tuple(found)
+    wanted = (key for name in names for key in known if key == name or key.rpartition(":")[0] == name)
+    return next(wanted, None)
+
+
 def _head(line: Mapping[str, Any]) -> EngineHead:
     verdict = line.get("verdict") or {}
     word = str(verdict.get("verdict") or "unknown")
