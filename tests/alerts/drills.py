@@ -1,7 +1,7 @@
 """What the live drills provoke: a load or a defect, the alerts that must fire, those told, and those another explains.
 
-A drill's scene yields while its trouble lasts. Afterwards an engine is started anew under the same name, in which nothing
-is wrong, and everything must resolve.
+A drill's scene yields while its trouble lasts. Afterwards an engine is started anew under the same name, in which
+nothing is wrong, and everything must resolve.
 """
 
 from __future__ import annotations

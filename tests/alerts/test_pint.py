@@ -76,7 +76,7 @@ def without_parentheses(node: Any) -> Any:
 
 
 def alternatives(node: Any) -> Iterator[Any]:
-    """The parts of an alert's expression that it can fire on: both sides of `or`, the left side of `and` and `unless`."""
+    """The parts that an alert can fire on: both sides of `or`, the left side of `and` and `unless`."""
     node = without_parentheses(node)
     if isinstance(node, promql.BinaryExpr) and str(node.op) in SET_OPERATORS:
         yield from alternatives(node.lhs)
@@ -156,7 +156,7 @@ def test_a_regular_expression_is_one(rule: dict[str, Any]) -> None:
 
 @each_rule
 def test_nothing_is_aggregated_by_a_list_that_drops_who_it_is_about(rule: dict[str, Any]) -> None:
-    """promql/aggregate, promql/fragile: job, instance, engine and rank stay; topk changes its mind at each evaluation."""
+    """promql/aggregate, promql/fragile: job, instance, engine and rank stay; topk changes its mind all the time."""
     for node in of_kind(rule["expr"], promql.AggregateExpr):
         assert str(node.op) in ("sum", "max", "min"), node.prettify()
         assert node.modifier is not None
@@ -197,7 +197,7 @@ def test_an_alert_says_what_where_how_much_and_where_to_read_on(rule: dict[str, 
     """alerts/annotation, rule/link."""
     annotations = rule["annotations"]
     assert set(annotations) == {"summary", "description", "runbook_url"}
-    assert annotations["description"].endswith(".")
+    assert re.search(r"\.(\{\{ end \}\})?$", annotations["description"])
     assert "$value" in annotations["description"] or rule["alert"] in SAYS_NO_NUMBER
     assert page_path(rule["alert"]).is_file()
 
