@@ -1,7 +1,7 @@
 """What the live drills provoke: a load or a defect, the alerts that must fire, those told, and those another explains.
 
 A drill's scene yields while its trouble lasts. Afterwards an engine is started anew under the same name, in which
-nothing is wrong, and everything must resolve.
+nothing is wrong, and everything must resolve; where a scene has an agent of its own, nobody scrapes that one any more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.reliability.processes import AgentProcess
 
 DRILLED = Parameters(
     scale=Scale(factor=1 / 600, floor_seconds=3),
+    rate_seconds=9000,
     critical_ratio=0.9,
     rejection_count=3,
     wait_target_seconds=1.0,
@@ -32,7 +33,9 @@ DRILLED = Parameters(
     ttft_target_seconds=0.25,
     slo_count=3,
 )
-"""Minutes are fractions of a second, days are minutes; what needs a volume takes a small one."""
+"""Minutes are fractions of a second, days are minutes; what needs a volume takes a small one. Rates are over 15 s: an
+exporter that fails tries again only every few seconds."""
+SCRAPES_BEFORE = 40
 WATCHING = ("--verdict-window", "3", "--interval-seconds", "0.5")
 
 
@@ -43,8 +46,8 @@ class Drill:
     scene: Scene
     told: tuple[str, ...]
     explained: tuple[str, ...] = ()
-    engine: bool = True
-    """Whether starting the engine anew mends it; otherwise the scene's own end does."""
+    agent_killed: bool = False
+    """Whether the scene ends the agent, which then has to be started again."""
 
 
 class Churn:
@@ -141,19 +144,40 @@ def thrashing_on(directory: Path, agent: AgentProcess) -> Iterator[None]:
 @contextmanager
 def prompts_that_changed(directory: Path, agent: AgentProcess) -> Iterator[None]:
     """Prompts that were found in the cache for a while, and then are not any more."""
-    with EngineProcess(directory, *SMALL, "--step-time", "base=5ms") as engine:
+    with EngineProcess(directory, *SMALL, "--step-time", "base=30ms") as engine:
         with Churn(engine.url, clients=2, prompt_tokens=300, max_tokens=4, same_prompt=True):
-            scenes.wait_until(agent, "kvledger_prefix_hit_tokens_total", lambda tokens: tokens > 30_000)
-        with Churn(engine.url, clients=4, prompt_tokens=900, max_tokens=2):
+            scenes.wait_until(agent, "kvledger_prefix_hit_tokens_total", lambda tokens: tokens > 60_000)
+        with Churn(engine.url, clients=1, prompt_tokens=300, max_tokens=2):
             yield
+
+
+@contextmanager
+def renamed_later(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+    """A page loses a family after it has been scraped for some seconds, so that Prometheus has seen the family."""
+    with scenes.scraping(directory) as (served, other):
+        enough, over = len(served.asked) + SCRAPES_BEFORE, threading.Event()
+
+        def lose() -> None:
+            while len(served.asked) < enough and not over.wait(0.1):
+                pass
+            served.put("/metrics", scenes.page_without_requests())
+
+        thread = threading.Thread(target=lose)
+        thread.start()
+        try:
+            yield other
+        finally:
+            over.set()
+            thread.join()
 
 
 DRILLS: dict[str, Drill] = {
     "slots": Drill(
         short_of_slots,
-        told=("KvledgerSchedulerBound", "KvledgerTtftSloBurn"),
+        told=("KvledgerSchedulerBound",),
         explained=("KvledgerWaitLong", "KvledgerOldestWaiter"),
     ),
+    "late": Drill(short_of_slots, told=("KvledgerTtftSloBurn",)),
     "frozen": Drill(frozen_with_a_queue, told=("KvledgerEngineFrozen",), explained=("KvledgerOldestWaiter",)),
     "full": Drill(full, told=("KvledgerPoolHighWatermark",), explained=("KvledgerPoolBound", "KvledgerOldestWaiter")),
     "running out": Drill(scenes.running_out, told=("KvledgerPoolExhaustionPredicted",)),
@@ -169,12 +193,10 @@ DRILLS: dict[str, Drill] = {
     "at quota": Drill(scenes.at_quota, told=("KvledgerTenantAtQuota",), explained=("KvledgerOldestWaiter",)),
     "cache": Drill(prompts_that_changed, told=("KvledgerPrefixHitCollapse",)),
     "compute": Drill(scenes.computing, told=("KvledgerComputeBound",)),
-    "source": Drill(
-        scenes.failing_source, told=("KvledgerLedgerUnreadable",), explained=("KvledgerSourceFailing",), engine=False
-    ),
-    "telemetry": Drill(scenes.losing_exports, told=("KvledgerTelemetryLost",), engine=False),
-    "family": Drill(scenes.renamed, told=("KvledgerFamilyMissing",), engine=False),
-    "unwatched": Drill(scenes.unwatched, told=("KvledgerAgentAbsent",), engine=False),
+    "source": Drill(scenes.failing_source, told=("KvledgerLedgerUnreadable",), explained=("KvledgerSourceFailing",)),
+    "telemetry": Drill(scenes.losing_exports, told=("KvledgerTelemetryLost",)),
+    "family": Drill(renamed_later, told=("KvledgerFamilyMissing",)),
+    "unwatched": Drill(scenes.unwatched, told=("KvledgerAgentAbsent",), agent_killed=True),
 }
 QUICK = ("slots", "frozen")
 """These are part of every test run; the others are drills."""

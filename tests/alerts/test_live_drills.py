@@ -99,11 +99,13 @@ def test_an_alert_fires_on_its_scene_is_told_or_explained_and_resolves(drill: Dr
         wait_for(lambda: chain.explained() >= explained, f"{explained} are explained", PATIENCE_SECONDS)
         chain.told("firing", told)
     with ExitStack() as mended:
-        if drill.engine:
-            mended.enter_context(EngineProcess(chain.ledgers, *SMALL))
-        else:
+        if drill.agent_killed:
             chain.agent.start()
             chain.watch(chain.agent)
+        elif another is not None:
+            chain.watch(chain.agent)
+        else:
+            mended.enter_context(EngineProcess(chain.ledgers, *SMALL))
         wait_for(lambda: not chain.firing() & (told | explained), f"{told | explained} are over", PATIENCE_SECONDS)
         chain.told("resolved", told)
 
