@@ -36,8 +36,10 @@ HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs/images"
 WORK = Path(tempfile.gettempdir()) / "kvledger-board-picture"
 SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS = 180, 60, 6
+LABEL_SECONDS = 15
 DRAWING_MS, SETTLING_MS = 30_000, 500
-WIDTH, HEIGHT, COLORS = 1600, 1000, 128
+WIDTH, HEIGHT = 1600, 1000
+COLORS, PICTURE_BYTES = (256, 192, 128, 96), 300_000
 CHOSEN = {uid: ["cell"] for uid in (oncall.UID, pool.UID, requests.UID)}
 """Models that the reader of a board chose: without the page of another engine, which knows little of its blocks."""
 FONTS = {"400": "Inter-Regular", "500": "Inter-Medium"}
@@ -53,6 +55,7 @@ def collected(boards: Iterable[dict[str, Any]]) -> dict[str, Any]:
         time.sleep(AFTER_SECONDS)
         stall_again(live)
         time.sleep(STALLED_SECONDS)
+        time.sleep((LABEL_SECONDS / 2 - time.time()) % LABEL_SECONDS)  # a label at the very edge would be cut off
         until = float(int(time.time()) - SCRAPE_SECONDS)
         begin = max(until - SHOWN_SECONDS, live.began)
         return {
@@ -167,9 +170,19 @@ def shoot(url: str, picture: Path) -> list[str]:
             errors.append(f"nothing is drawn after {DRAWING_MS} ms")
         page.screenshot(path=picture, full_page=True)
         browser.close()
-    with Image.open(picture) as drawn:
-        drawn.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(picture, optimize=True)
+    shrink(picture)
     return errors
+
+
+def shrink(picture: Path) -> None:
+    """Replace it by one with as many colours as its size allows: it is kept in the repository."""
+    with Image.open(picture) as opened:
+        drawn = opened.convert("RGB")
+    for colors in COLORS:
+        few = drawn.quantize(colors, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(picture, optimize=True)
+        if picture.stat().st_size < PICTURE_BYTES:
+            return
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
