@@ -28,8 +28,9 @@ from playwright.sync_api import sync_playwright
 
 from kvledger_dashboards.boards import oncall, pool, requests
 from kvledger_dashboards.build import BOARDS, GENERATED
+from tests.dashboards.answers import SCRAPE_SECONDS, WINDOW
 from tests.dashboards.boards import interpolated
-from tests.dashboards.live import PARAMETERS, SCRAPE_SECONDS, Live
+from tests.dashboards.live import Live
 from tests.dashboards.scenarios import provoke, stall_again
 
 HERE = Path(__file__).parent
@@ -49,7 +50,7 @@ SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
 
 def collected(boards: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """What a real Prometheus says to each query of the boards while engines are in trouble; times in seconds."""
-    with Live(Path(tempfile.mkdtemp(prefix="kvledger-picture-", dir="/dev/shm"))) as live:
+    with Live(directory=Path(tempfile.mkdtemp(prefix="kvledger-picture-", dir="/dev/shm"))) as live:
         provoke(live)
         os.kill(live.engines["again"]["core_pid"], signal.SIGKILL)
         time.sleep(AFTER_SECONDS)
@@ -94,7 +95,7 @@ def _answer(live: Live, asked: dict[str, Any], models: list[str], begin: float, 
         engine=[],
         model=models,
         scrape_seconds=SCRAPE_SECONDS,
-        recorded_window=PARAMETERS.scale.window(PARAMETERS.rate_seconds),
+        recorded_window=WINDOW,
     )
     found = live.points(expr, until if asked.get("instant") else begin, until)
     return [{"labels": dict(labels), "points": points} for labels, points in found]
