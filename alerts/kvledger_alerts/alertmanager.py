@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvledger_alerts.causes import AGENT
+from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import alert_names
-from kvledger_alerts.table import Parameters, Severity, duration_text
+from kvledger_alerts.table import IDENTITY, Cause, Parameters, Severity, duration_text
 
-IDENTITY = ["job", "instance", "engine", "rank"]
-CAUSES = ("KvledgerEngineDown", "KvledgerEngineFrozen", "KvledgerEngineStalled")
-"""Each explains those after it, and the symptoms."""
-SYMPTOMS = ("KvledgerPoolHighWatermark", "KvledgerPoolExhaustionPredicted", "KvledgerRejections")
-AGENT = "KvledgerAgentAbsent"
 GROUP_WAIT_SECONDS, GROUP_INTERVAL_SECONDS, REPEAT_SECONDS = 30.0, 300.0, 4 * 3600.0
 
 
@@ -47,12 +44,24 @@ def _inhibitions() -> list[dict[str, Any]]:
         _inhibition([f'alertname="{AGENT}"', 'instance!=""'], [f'alertname=~"{fed}"'], ["job", "instance"]),
         _inhibition([f'alertname="{AGENT}"', 'instance=""'], [f'alertname=~"{fed}"'], ["job"]),
     ]
-    for position, cause in enumerate(CAUSES):
-        explained = "|".join((*CAUSES[position + 1 :], *SYMPTOMS))
-        rules.append(_inhibition([f'alertname="{cause}"'], [f'alertname=~"{explained}"'], IDENTITY))
-    full = ['alertname="KvledgerPoolHighWatermark"', f'severity="{Severity.CRITICAL.value}"']
-    rules.append(_inhibition(full, ['alertname="KvledgerPoolExhaustionPredicted"'], [*IDENTITY, "pool"]))
-    return rules
+    return rules + [_explanation(cause, names) for cause, names in explained().items()]
+
+
+def explained() -> dict[Cause, tuple[str, ...]]:
+    """Every cause in the table, with the alerts that it explains, both in the table's order."""
+    found: dict[Cause, dict[str, None]] = {}
+    for row in alert_rows(Parameters()):
+        for cause in row.explained_by:
+            found.setdefault(cause, {})[row.name] = None
+    return {cause: tuple(names) for cause, names in found.items()}
+
+
+def _explanation(cause: Cause, names: tuple[str, ...]) -> dict[str, Any]:
+    source = [f'alertname="{cause.alert}"']
+    if cause.severity is not None:
+        source.append(f'severity="{cause.severity.value}"')
+    operator = "=" if len(names) == 1 else "=~"
+    return _inhibition(source, [f'alertname{operator}"{"|".join(names)}"', *cause.only], list(cause.same))
 
 
 def _inhibition(source: list[str], target: list[str], equal: list[str]) -> dict[str, Any]:

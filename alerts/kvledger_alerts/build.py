@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,8 @@ from kvledger_alerts.prometheus import (
     alertmanager_targets,
     prometheus_document,
 )
-from kvledger_alerts.promtests import promtool_document
+from kvledger_alerts.promtests import promtool_documents
+from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import rules_document
 from kvledger_alerts.table import Parameters
 
@@ -45,16 +47,24 @@ def yaml_text(document: Mapping[str, Any] | list[dict[str, Any]]) -> str:
     return HEADER + str(dumped)
 
 
+def with_false_alarms(rules: str) -> str:
+    """The text of a rule file, with the false alarm that each alert does not raise as a comment above it."""
+    silent = {row.name: row.silent for row in alert_rows(Parameters())}
+    return re.sub(
+        r"^( *)- alert: (\w+)$", lambda m: f"{m[1]}# silent: {silent[m[2]]}\n{m[0]}", rules, flags=re.MULTILINE
+    )
+
+
 def generated_files(parameters: Parameters | None = None, *, webhook_url: str | None = None) -> dict[str, str]:
     """File name -> text. The promtool tests hold for the default parameters only, and are left out for others."""
     files = {
         "prometheus.yml": yaml_text(prometheus_document(parameters)),
-        "rules.yml": yaml_text(rules_document(parameters)),
+        "rules.yml": with_false_alarms(yaml_text(rules_document(parameters))),
         FLEET_RULES: yaml_text(fleet_rules_document(parameters)),
         "alertmanager.yml": yaml_text(alertmanager_document(parameters, webhook_url=webhook_url)),
     }
     if parameters is None:
-        files["rules_test.yml"] = yaml_text(promtool_document())
+        files |= {name: yaml_text(document) for name, document in promtool_documents().items()}
         files["fleet_rules_test.yml"] = yaml_text(fleet_tests_document())
     return files
 

@@ -14,7 +14,7 @@ POOL: Mapping[str, str] = MappingProxyType({**ENGINE, "pool": "gpu"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One series: a sample every `INTERVAL_SECONDS`, in promtool's notation."""
+    """One series: a sample every interval of its case, in promtool's notation."""
 
     name: str
     labels: Mapping[str, str]
@@ -38,12 +38,17 @@ class Firing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One test: at each of `moments` (`4m`) exactly those alerts of the given name fire."""
+    """One test: at each of `moments` (`4m`) exactly those alerts of the given name fire.
+
+    The title of a case in which none fires is the false alarm that it would be. Hours and days are told in longer
+    intervals, and promtool's tests of each interval are a file of their own.
+    """
 
     alert: str
     title: str
     series: tuple[Series, ...]
     moments: Mapping[str, tuple[Firing, ...]]
+    interval_seconds: int = INTERVAL_SECONDS
 
 
 def steady(value: float, samples: int = 80) -> str:

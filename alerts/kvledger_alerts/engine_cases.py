@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kvledger_alerts.cases import ENGINE, POOL, Case, Firing, engine, missing, pool, silent, steady
+from kvledger_alerts.cases import ENGINE, POOL, Case, Firing, Series, engine, growing, missing, pool, silent, steady
+from kvledger_alerts.causes import CORRUPTION, LEAK
 
-LEAK, CORRUPTION = "KvledgerBlockLeak", "KvledgerBlockCorruption"
+INVARIANT, IDLE, RELEASE = "KvledgerInvariantBroken", "KvledgerIdleHold", "KvledgerSlowRelease"
 
 
 def _leak(kind: str, count: int) -> Firing:
@@ -43,13 +44,13 @@ LEAK_CASES = (
     ),
     Case(
         alert=LEAK,
-        title="an engine that is only scraped holds blocks while it is idle, or tells a usage that cannot be",
+        title="an engine that is only scraped tells a usage that cannot be; its idle hold is the other alert",
         series=(
             engine("findings", steady(1), kind="idle_hold"),
             engine("findings", steady(1), kind="usage_out_of_range"),
             engine("findings", steady(1), kind="waiting_without_running"),
         ),
-        moments={"1m": (_leak("idle_hold", 1), _leak("usage_out_of_range", 1))},
+        moments={"1m": (_leak("usage_out_of_range", 1),)},
     ),
     Case(
         alert=LEAK,
@@ -92,10 +93,6 @@ LEAK_CASES = (
 )
 
 
-def _corruption(what: str, **labels: str) -> Firing:
-    return Firing(labels={**ENGINE, "severity": "critical", **labels}, description=f"Engine golden:0: {what}.")
-
-
 CORRUPTION_CASES = (
     Case(
         alert=CORRUPTION,
@@ -103,21 +100,12 @@ CORRUPTION_CASES = (
         series=(engine("findings", f"{steady(0, 8)} {steady(1)}", kind="double_listed"),),
         moments={
             **silent("1m45s"),
-            "2m": (_corruption("open findings of kind double_listed (1)", kind="double_listed"),),
-        },
-    ),
-    Case(
-        alert=CORRUPTION,
-        title="a count that is too low or too high",
-        series=(
-            engine("invariant_violations", steady(-3), invariant="free"),
-            engine("invariant_violations", steady(2), invariant="active"),
-        ),
-        moments={
-            "1m": (
-                _corruption("the count of free blocks is off (-3)", invariant="free"),
-                _corruption("the count of active blocks is off (2)", invariant="active"),
-            )
+            "2m": (
+                Firing(
+                    labels={**ENGINE, "severity": "critical", "kind": "double_listed"},
+                    description="Engine golden:0: 1 open findings of kind double_listed.",
+                ),
+            ),
         },
     ),
     Case(
@@ -126,9 +114,148 @@ CORRUPTION_CASES = (
         series=(
             engine("findings", steady(0), kind="double_listed"),
             engine("findings", steady(4), kind="excess_reference"),
-            engine("invariant_violations", steady(0), invariant="free"),
+            engine("invariant_violations", steady(3), invariant="free"),
         ),
         moments=silent("1m", "5m", "15m"),
+    ),
+)
+
+
+def _off(invariant: str, by: int) -> Firing:
+    return Firing(
+        labels={**ENGINE, "severity": "critical", "invariant": invariant},
+        description=f"Engine golden:0: the count of {invariant} blocks is off by {by}.",
+    )
+
+
+INVARIANT_CASES = (
+    Case(
+        alert=INVARIANT,
+        title="a count that is too low or too high",
+        series=(
+            engine("invariant_violations", steady(-3), invariant="free"),
+            engine("invariant_violations", steady(2), invariant="active"),
+        ),
+        moments={"1m": (_off("free", -3), _off("active", 2))},
+    ),
+    Case(
+        alert=INVARIANT,
+        title="counts that hold: what is off for one publication is not reported as off",
+        series=(engine("invariant_violations", steady(0), invariant="free"),),
+        moments=silent("1m", "5m", "15m"),
+    ),
+)
+
+
+def _idle(blocks: int) -> Firing:
+    return Firing(
+        labels={**ENGINE, "severity": "warning"},
+        description=f"Engine golden:0 is idle and holds blocks that no pin explains ({blocks}).",
+    )
+
+
+def _resting(active: float, pinned: float, idle: str) -> tuple[Series, ...]:
+    return (
+        pool("pool_blocks", steady(active), state="active"),
+        pool("pool_blocks", steady(3), state="cached"),
+        pool("pool_pinned_blocks", steady(pinned), kind="transfer"),
+        engine("engine_idle", idle),
+    )
+
+
+IDLE_CASES = (
+    Case(
+        alert=IDLE,
+        title="no work, and four blocks held: after five minutes and the window's two",
+        series=_resting(4, 0, f"{steady(0, 8)} {steady(1, 72)}"),
+        moments={**silent("6m"), "9m": (_idle(4),)},
+    ),
+    Case(
+        alert=IDLE,
+        title="a page that tells the hold as a finding",
+        series=(engine("findings", steady(1), kind="idle_hold"),),
+        moments={**silent("4m"), "6m": (_idle(1),)},
+    ),
+    Case(
+        alert=IDLE,
+        title="four blocks held, and four of them pinned by a transfer",
+        series=_resting(4, 4, steady(1)),
+        moments=silent("6m", "9m", "19m"),
+    ),
+    Case(
+        alert=IDLE,
+        title="idle now and then, between two requests",
+        series=_resting(4, 0, " ".join(["1 1 1 0"] * 20)),
+        moments=silent("6m", "9m", "19m"),
+    ),
+    Case(
+        alert=IDLE,
+        title="idle with blocks kept for reuse, and an engine that does not say what is pinned",
+        series=(*_resting(0, 0, steady(1))[:3], engine("engine_idle", steady(1))),
+        moments=silent("6m", "9m", "19m"),
+    ),
+)
+
+
+def _releases(fast: float, slow: float, cause: str = "disconnect") -> tuple[Series, ...]:
+    """Releases of each 15 s: those within 0.1 s, and those within 10 s."""
+    every = fast + slow
+    return (
+        engine("release_seconds_bucket", growing(fast), cause=cause, le="0.1"),
+        engine("release_seconds_bucket", growing(fast), cause=cause, le="1.0"),
+        engine("release_seconds_bucket", growing(every), cause=cause, le="10.0"),
+        engine("release_seconds_bucket", growing(every), cause=cause, le="+Inf"),
+        engine("release_seconds_count", growing(every), cause=cause),
+    )
+
+
+RELEASE_CASES = (
+    Case(
+        alert=RELEASE,
+        title="half of the clients that go away leave their blocks behind for seconds",
+        series=_releases(1, 1),
+        moments={
+            **silent("1m"),
+            "5m": (
+                Firing(
+                    labels={**ENGINE, "severity": "warning", "cause": "disconnect"},
+                    description="Engine golden:0: P95 from the end of a request (disconnect) to its last block given "
+                    "back: 9.1s.",
+                ),
+            ),
+        },
+    ),
+    Case(
+        alert=RELEASE,
+        title="a request that has ended holds blocks for a minute",
+        series=(engine("oldest_finishing_seconds", growing(15)),),
+        moments={
+            **silent("1m"),
+            "6m": (
+                Firing(
+                    labels={**ENGINE, "severity": "warning"},
+                    description="Engine golden:0: the oldest request that has ended and still holds blocks: 5m 0s.",
+                ),
+            ),
+        },
+    ),
+    Case(
+        alert=RELEASE,
+        title="one in a hundred is slow",
+        series=_releases(100, 1),
+        moments=silent("5m", "9m", "19m"),
+    ),
+    Case(
+        alert=RELEASE,
+        title="three clients in five minutes: too few to say",
+        series=_releases(0, 0.15),
+        moments=silent("5m", "9m", "19m"),
+    ),
+    Case(
+        alert=RELEASE,
+        title="requests that end by themselves: nobody waits for their blocks",
+        series=(*_releases(0, 5, cause="finish"), engine("oldest_finishing_seconds", " ".join(["25 0"] * 40))),
+        moments=silent("5m", "9m", "19m"),
     ),
 )
 
@@ -174,4 +301,12 @@ def _verdict(word: str, values: str) -> tuple[Case, ...]:
 
 _STUCK = f"{steady(0, 8)} {steady(1, 10)} {missing(1)} {steady(1, 5)} {steady(0, 20)}"
 
-CASES = (*LEAK_CASES, *CORRUPTION_CASES, *_verdict("Stalled", _STUCK), *_verdict("Frozen", _STUCK))
+CASES = (
+    *LEAK_CASES,
+    *CORRUPTION_CASES,
+    *INVARIANT_CASES,
+    *IDLE_CASES,
+    *RELEASE_CASES,
+    *_verdict("Stalled", _STUCK),
+    *_verdict("Frozen", _STUCK),
+)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvledger_alerts.cases import ENGINE, SCRAPED, Case, Firing, Series, engine, missing, silent, steady, up
+from kvledger_alerts.cases import ENGINE, SCRAPED, Case, Firing, Series, engine, growing, missing, silent, steady, up
+from kvledger_alerts.causes import AGENT, DOWN, UNREADABLE
 
-DOWN, AGENT = "KvledgerEngineDown", "KvledgerAgentAbsent"
-UNREADABLE = "KvledgerLedgerUnreadable"
+SOURCE, TELEMETRY, FAMILY = "KvledgerSourceFailing", "KvledgerTelemetryLost", "KvledgerFamilyMissing"
 
 _GONE = Firing(
     labels={**ENGINE, "severity": "critical"},
@@ -127,4 +127,120 @@ AGENT_CASES = (
     ),
 )
 
-CASES = (*DOWN_CASES, *UNREADABLE_CASES, *AGENT_CASES)
+
+SOURCE_CASES = (
+    Case(
+        alert=SOURCE,
+        title="read in every second sample",
+        series=(_source(" ".join(["0 1"] * 60)),),
+        moments={
+            **silent("4m"),
+            "20m": (
+                Firing(
+                    labels={"source": "golden:0", "severity": "warning"},
+                    description="The agent at agent:9470 reads golden:0 in only 48.78% of its samples.",
+                ),
+            ),
+        },
+    ),
+    Case(
+        alert=SOURCE,
+        title="a restart of the engine costs a minute of samples",
+        series=(_source(f"{steady(1, 60)} {steady(0, 4)} {steady(1, 60)}"),),
+        moments=silent("15m", "17m", "20m", "25m"),
+    ),
+)
+
+
+def _agents(name: str, values: str, **labels: str) -> Series:
+    return Series(name=f"kvledger_agent_{name}", labels=labels, values=values)
+
+
+def _lost(what: str, **labels: str) -> Firing:
+    return Firing(labels={"severity": "warning", **labels}, description=f"The agent at agent:9470 loses {what}.")
+
+
+TELEMETRY_CASES = (
+    Case(
+        alert=TELEMETRY,
+        title="records are overwritten before they are read, again and again",
+        series=(_agents("events_lost_total", growing(5), source="golden:0"),),
+        moments={**silent("4m"), "10m": (_lost("records of golden:0 (100 in the window)", source="golden:0"),)},
+    ),
+    Case(
+        alert=TELEMETRY,
+        title="a ledger without room for what happens",
+        series=(_agents("ledger_overflows_total", growing(1), source="golden:0"),),
+        moments={"10m": (_lost("records of golden:0 (20 in the window)", source="golden:0"),)},
+    ),
+    Case(
+        alert=TELEMETRY,
+        title="an endpoint that takes nothing over OTLP",
+        series=(_agents("otlp_exports_total", growing(1)), _agents("otlp_failures_total", growing(1))),
+        moments={"10m": (_lost("what it exports over OTLP (100% of the exports)"),)},
+    ),
+    Case(
+        alert=TELEMETRY,
+        title="one burst overwrites a ring, the agent starts anew, the collector misses an export",
+        series=(
+            _agents("events_lost_total", f"{steady(0, 20)} {steady(900, 20)} {steady(0, 40)}", source="golden:0"),
+            _agents("ledger_overflows_total", steady(0), source="golden:0"),
+            _agents("otlp_exports_total", growing(1)),
+            _agents("otlp_failures_total", f"{steady(0, 20)} {steady(1, 60)}"),
+        ),
+        moments=silent("6m", "9m45s", "12m", "16m", "19m"),
+    ),
+)
+
+
+def _reports(values: str, up: str = steady(1, 240)) -> tuple[Series, ...]:
+    return (
+        engine("capability", values, signal="requests_waiting"),
+        engine("capability", values, signal="pool_seconds_to_exhaustion"),
+        engine("engine_up", up),
+    )
+
+
+FAMILY_CASES = (
+    Case(
+        alert=FAMILY,
+        title="an upgrade took a family away: five minutes to see it, five to be sure",
+        series=_reports(f"{steady(1, 40)} {steady(0, 200)}"),
+        moments={
+            **silent("14m"),
+            "25m": (
+                Firing(
+                    labels={**ENGINE, "signal": "requests_waiting", "severity": "warning"},
+                    description="Engine golden:0 reported requests_waiting within the last day, and reports it no "
+                    "more.",
+                ),
+            ),
+        },
+    ),
+    Case(
+        alert=FAMILY,
+        title="what an engine never reported is no loss",
+        series=_reports(steady(0, 240)),
+        moments=silent("14m", "25m", "50m"),
+    ),
+    Case(
+        alert=FAMILY,
+        title="an engine that was removed",
+        series=_reports(f"{steady(1, 40)} stale {missing(100)}"),
+        moments=silent("14m", "25m"),
+    ),
+    Case(
+        alert=FAMILY,
+        title="an engine that is down, and reports little",
+        series=_reports(f"{steady(1, 40)} {steady(0, 100)}", up=f"{steady(1, 40)} {steady(0, 100)}"),
+        moments=silent("14m", "25m"),
+    ),
+    Case(
+        alert=FAMILY,
+        title="gone for one failed scrape and a moment more",
+        series=_reports(f"{steady(1, 40)} {steady(0, 8)} {steady(1, 100)}"),
+        moments=silent("11m", "12m", "20m", "25m"),
+    ),
+)
+
+CASES = (*DOWN_CASES, *UNREADABLE_CASES, *AGENT_CASES, *SOURCE_CASES, *TELEMETRY_CASES, *FAMILY_CASES)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from kvledger_alerts.cases import POOL, Case, Firing, Series, engine, growing, missing, pool, silent, steady
+from kvledger_alerts.cases import ENGINE, POOL, Case, Firing, Series, engine, growing, missing, pool, silent, steady
 
 CAPACITY = 24
 HIGH = "KvledgerPoolHighWatermark"
 EXHAUSTION = "KvledgerPoolExhaustionPredicted"
 REJECTIONS = "KvledgerRejections"
+SHARING = "KvledgerSharedPrefixPinning"
 
 
 def _filled(active: str, *, capacity: int = CAPACITY) -> tuple[Series, ...]:
@@ -217,4 +218,43 @@ REJECTION_CASES = (
     ),
 )
 
-CASES = (*HIGH_WATERMARK, *EXHAUSTION_CASES, *REJECTION_CASES)
+
+def _shared(blocks: float, waiting: float) -> tuple[Series, ...]:
+    return (
+        engine("group_shared_blocks", steady(blocks), group="full"),
+        pool("pool_capacity_blocks", steady(CAPACITY)),
+        _waiting(steady(waiting)),
+    )
+
+
+SHARING_CASES = (
+    Case(
+        alert=SHARING,
+        title="three quarters of the pool in shared blocks, and requests wait for blocks",
+        series=_shared(18, 3),
+        moments={
+            **silent("4m45s"),
+            "6m": (
+                Firing(
+                    labels={**ENGINE, "severity": "warning"},
+                    description="Blocks shared by live requests are 75% of the pool of engine golden:0: they come back "
+                    "only when the last of the requests ends.",
+                ),
+            ),
+        },
+    ),
+    Case(
+        alert=SHARING,
+        title="as much shared, and nobody suffers: it saves blocks",
+        series=_shared(18, 0),
+        moments=silent("5m", "10m", "19m"),
+    ),
+    Case(
+        alert=SHARING,
+        title="requests wait, and little is shared",
+        series=_shared(6, 3),
+        moments=silent("5m", "10m", "19m"),
+    ),
+)
+
+CASES = (*HIGH_WATERMARK, *EXHAUSTION_CASES, *REJECTION_CASES, *SHARING_CASES)

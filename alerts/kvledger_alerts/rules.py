@@ -33,7 +33,7 @@ def _alert(row: AlertRow, parameters: Parameters) -> dict[str, Any]:
     rule: dict[str, Any] = {"alert": row.name, "expr": row.expression}
     if row.hold_seconds:
         rule["for"] = parameters.scale.hold(row.hold_seconds)
-    rule["labels"] = {"severity": row.severity.value}
+    rule["labels"] = {"severity": row.severity.value, **dict(row.labels)}
     rule["annotations"] = {
         "summary": row.summary,
         "description": row.description,

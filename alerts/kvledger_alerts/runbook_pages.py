@@ -48,8 +48,8 @@ def page_path(alert: str) -> Path:
 
 
 def page_names() -> tuple[str, ...]:
-    """The pages there are, by their alerts' names."""
-    return tuple(sorted(path.stem for path in RUNBOOK.glob("*.md") if path.stem != "README"))
+    """The pages of alerts that there are, by their alerts' names. `README` and the checklist are about no alert."""
+    return tuple(sorted(path.stem for path in RUNBOOK.glob("Kvledger*.md")))
 
 
 def read_page(alert: str) -> Page:

@@ -6,6 +6,10 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kvledger.families.histograms import WAIT_BUCKETS
+
+IDENTITY = ("job", "instance", "engine", "rank")
+"""What tells one engine core of one agent from another."""
 UNITS_MS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
 
@@ -68,6 +72,32 @@ class Parameters:
         finding_hold_seconds: of leaks and corruption. 0, since the agent has waited for its grace already.
         liveness_hold_seconds: of stalled, frozen, down, and a ledger that cannot be read.
         rejection_hold_seconds, agent_hold_seconds: of refusals, and of an agent that is absent.
+        wait_target_seconds, wait_count: P95 of the waits for one cause that is too long, and how many waits there must
+            have been within `rate_seconds`.
+        oldest_wait_seconds: age of a wait that is still open.
+        thrash_ratio, thrash_count: tokens computed again per token generated, and preemptions within `rate_seconds`.
+        release_target_seconds, release_count: P95 from the end of a cancelled request to its last block given back.
+        finishing_seconds: age of a request that ended and still holds blocks.
+        quota_ratio: share of its quota from which a tenant that waits is at it.
+        hit_ratio, hit_drop_ratio, hit_tokens: a prefix cache that used to hit at this share at least, and now at less
+            than this part of it, with as many tokens looked up within `rate_seconds`. What used to be is the last
+            `baseline_seconds`.
+        sharing_ratio: share of the pool in blocks that several live requests share.
+        bound_seconds, bound_ratio, reason_ratio: a verdict that held for this share of the window, named by each reason
+            that held for this part of it.
+        ttft_target_seconds, ttft_objective: first tokens that are in time, and the share of requests that must have
+            theirs in time. The target is a bound of the histogram's buckets.
+        availability_objective: share of requests that are neither refused for want of room nor ended by the engine.
+        slo_count: requests that the long window of a burn must hold.
+        flap_seconds, flap_ratio: a source fails when fewer of its samples than this share succeed within the window.
+        otlp_ratio: share of the exports that the endpoint did not take.
+        family_seconds, known_seconds: a family is missing when nobody saw it for the first and somebody within the
+            second.
+        wait_hold_seconds, tenant_hold_seconds, cache_hold_seconds, telemetry_hold_seconds, source_hold_seconds,
+            family_hold_seconds, idle_hold_seconds, release_hold_seconds, thrash_hold_seconds, bound_hold_seconds,
+            never_fit_hold_seconds: of those.
+
+    Raises ValueError for a `ttft_target_seconds` that no bucket ends at.
     """
 
     scale: Scale = field(default_factory=Scale)
@@ -89,19 +119,94 @@ class Parameters:
     liveness_hold_seconds: float = 60.0
     rejection_hold_seconds: float = 120.0
     agent_hold_seconds: float = 120.0
+    wait_target_seconds: float = 5.0
+    wait_count: int = 20
+    oldest_wait_seconds: float = 60.0
+    wait_hold_seconds: float = 300.0
+    never_fit_hold_seconds: float = 60.0
+    thrash_ratio: float = 0.5
+    thrash_count: int = 10
+    thrash_hold_seconds: float = 120.0
+    release_target_seconds: float = 1.0
+    release_count: int = 5
+    finishing_seconds: float = 30.0
+    release_hold_seconds: float = 120.0
+    idle_hold_seconds: float = 300.0
+    quota_ratio: float = 0.95
+    tenant_hold_seconds: float = 300.0
+    hit_ratio: float = 0.2
+    hit_drop_ratio: float = 0.5
+    hit_tokens: int = 10_000
+    baseline_seconds: float = 6 * 3600.0
+    cache_hold_seconds: float = 600.0
+    sharing_ratio: float = 0.5
+    bound_seconds: float = 600.0
+    bound_ratio: float = 0.9
+    reason_ratio: float = 0.3
+    bound_hold_seconds: float = 300.0
+    ttft_target_seconds: float = 2.5
+    ttft_objective: float = 0.95
+    availability_objective: float = 0.999
+    slo_count: int = 50
+    flap_seconds: float = 600.0
+    flap_ratio: float = 0.8
+    source_hold_seconds: float = 300.0
+    otlp_ratio: float = 0.5
+    telemetry_hold_seconds: float = 300.0
+    family_seconds: float = 300.0
+    known_seconds: float = 24 * 3600.0
+    family_hold_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Checks what an expression could not say."""
+        if self.ttft_target_seconds not in WAIT_BUCKETS:
+            raise ValueError(
+                f"ttft_target_seconds={self.ttft_target_seconds}: give a bucket's bound, of {WAIT_BUCKETS}"
+            )
+
+    def rate_window(self) -> str:
+        """The window of rates, scaled."""
+        return self.scale.window(self.rate_seconds)
+
+    def short_window(self) -> str:
+        """The window over liveness gauges, scaled."""
+        return self.scale.window(self.short_seconds)
+
+    def long_window(self) -> str:
+        """The window over pool gauges, scaled."""
+        return self.scale.window(self.long_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingRow:
-    """A series that rules use more than once, or that has to exist for a window over it."""
+    """A series that rules use more than once, or that has to exist for a window over it. Its window is in its name."""
 
     record: str
     expression: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What explains an alert: nobody is told of it while another alert, at this severity if one is given, fires.
+
+    `same` are the labels that both must have alike; `only` are matchers that the explained alert must meet.
+    """
+
+    alert: str
+    severity: Severity | None = None
+    same: tuple[str, ...] = IDENTITY
+    only: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
-    """One alerting rule. `hold_seconds` is its `for`, unscaled; `summary` holds no variable, `description` does."""
+    """One alerting rule. `hold_seconds` is its `for`, unscaled; `summary` holds no variable, `description` does.
+
+    Attributes:
+        silent: the false alarm that this rule does not raise, as a sentence; its promtool cases prove it.
+        labels: further labels, besides the severity.
+        explained_by: the alerts while which nobody is told of this one.
+    """
 
     name: str
     severity: Severity
@@ -109,6 +214,9 @@ class AlertRow:
     hold_seconds: float
     summary: str
     description: str
+    silent: str
+    labels: tuple[tuple[str, str], ...] = ()
+    explained_by: tuple[Cause, ...] = ()
 
 
 def duration_text(seconds: float) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from kvledger.words import RejectionReason, RequestClass
 from kvledger_engine.allocation import Allocation
 from kvledger_engine.config import EngineConfig
+from kvledger_engine.decisions import REFUSALS, Decision
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.request import RequestTable
 from kvledger_engine.waits import WaitQueue
@@ -19,25 +20,28 @@ from kvledger_engine.windows import most_blocks
 _MAX_NAME_BYTES = 64
 _MAX_ID_BYTES = 256
 MAX_LOGPROBS = 20
-_RETRYABLE = (
-    RejectionReason.QUEUE_FULL,
-    RejectionReason.TENANT_QUOTA,
-    RejectionReason.DRAINING,
-    RejectionReason.QUEUE_TIMEOUT,
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is turned away; `advice` is one sentence for its client."""
+    """Why a request is turned away; `fact` is what was found, with its numbers."""
 
     reason: RejectionReason
-    advice: str
+    fact: str
+
+    @property
+    def advice(self) -> str:
+        """One sentence for the client: the fact, and what to do. Of a bad request the fact says both."""
+        return self.fact if self.reason is RejectionReason.BAD_REQUEST else f"{self.fact}: {self._decided.advice}."
 
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later, here or at another replica."""
-        return self.reason in _RETRYABLE
+        return self._decided.retryable
+
+    @property
+    def _decided(self) -> Decision:
+        return REFUSALS[self.reason]
 
 
 def is_tenant_name(name: str) -> bool:
@@ -58,7 +62,7 @@ class Door:
     def refusal(self, request: NewRequest) -> Refusal | None:
         """The first reason against a request, None when it may wait for its turn."""
         if self.draining:
-            return Refusal(RejectionReason.DRAINING, "The engine shuts down: send the request to another replica.")
+            return Refusal(RejectionReason.DRAINING, "The engine shuts down")
         fault = self._fault_of_form(request) or self._fault_of_prompt(request)
         if fault is not None:
             return Refusal(RejectionReason.BAD_REQUEST, fault)
@@ -115,11 +119,8 @@ class Door:
         limit, whose = min(self._context_limits(request))
         if total <= limit:
             return None
-        advice = (
-            f"Prompt ({len(request.prompt)}) and max_tokens ({request.max_tokens}) make {total} tokens, "
-            f"{whose} holds {limit}: shorten the prompt or ask for fewer tokens."
-        )
-        return Refusal(RejectionReason.CONTEXT_TOO_LONG, advice)
+        sizes = f"Prompt ({len(request.prompt)}) and max_tokens ({request.max_tokens}) make {total} tokens"
+        return Refusal(RejectionReason.CONTEXT_TOO_LONG, f"{sizes}, {whose} holds {limit}")
 
     def _context_limits(self, request: NewRequest) -> list[tuple[int, str]]:
         limits = [(self._config.max_model_len_tokens, "the context")]
@@ -135,11 +136,8 @@ class Door:
         needed, capacity = self.most_blocks(request), self._config.capacity_blocks
         if needed <= capacity:
             return None
-        advice = (
-            f"The request may need {needed} blocks and the whole pool has {capacity}: "
-            f"shorten it, ask for fewer tokens{' or sequences' if request.n > 1 else ''}, or use a larger replica."
-        )
-        return Refusal(RejectionReason.EXCEEDS_POOL, advice)
+        fact = f"The request may need {needed} blocks and the whole pool has {capacity}"
+        return Refusal(RejectionReason.EXCEEDS_POOL, fact)
 
     def _beyond_quota(self, request: NewRequest) -> Refusal | None:
         if self._quotas is None:
@@ -148,11 +146,8 @@ class Door:
         ceiling = self._quotas.ceiling_blocks(self._quotas.of(request.tenant), capacity)
         if needed <= ceiling:
             return None
-        advice = (
-            f"The request may need {needed} blocks and its tenant can hold {ceiling} of {capacity}: "
-            f"shorten it, ask for fewer tokens{' or sequences' if request.n > 1 else ''}, or ask for a larger quota."
-        )
-        return Refusal(RejectionReason.EXCEEDS_QUOTA, advice)
+        fact = f"The request may need {needed} blocks and its tenant can hold {ceiling} of {capacity}"
+        return Refusal(RejectionReason.EXCEEDS_QUOTA, fact)
 
     def most_blocks(self, request: NewRequest) -> int:
         """Blocks a request holds at the most: its sequences share the full blocks of their prompt and nothing else."""
@@ -169,13 +164,11 @@ class Door:
     def _no_room_to_wait(self, request: NewRequest) -> Refusal | None:
         if len(self._queue) < self._config.max_waiting and self._requests.free_slots >= request.n:
             return None
-        advice = f"{len(self._queue)} requests wait already: try again later, with growing pauses."
-        return Refusal(RejectionReason.QUEUE_FULL, advice)
+        return Refusal(RejectionReason.QUEUE_FULL, f"{len(self._queue)} requests wait already")
 
     def _too_many_waiting(self, request: NewRequest) -> Refusal | None:
         most = None if self._quotas is None else self._quotas.of(request.tenant).max_waiting
         waiting = 0 if most is None else self._queue.requests_of(self._tenant_column(request.tenant))
         if most is None or waiting < most:
             return None
-        advice = f"{waiting} requests of the tenant wait already: try again once some have begun."
-        return Refusal(RejectionReason.TENANT_QUOTA, advice)
+        return Refusal(RejectionReason.TENANT_QUOTA, f"{waiting} requests of the tenant wait already")

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvledger.words import RejectionReason, RequestClass
+from kvledger_engine.decisions import ANOTHERS_TENANT, REFUSALS, Decision
 from kvledger_engine.messages import NewRequest
-from kvledger_engine.wire import BAD_REQUEST, FORBIDDEN, ApiError
+from kvledger_engine.wire import ApiError
 
 MAX_TENANT_BYTES = 64
 DEFAULT_TENANT = "default"
@@ -32,17 +33,20 @@ class Arrival:
 
 
 class BadBody(Exception):
-    """A request that is refused for its form; `param` names the field or header, where one is to blame."""
+    """A request that is refused for its form; `param` names the field or header, where one is to blame.
 
-    def __init__(self, message: str, *, param: str | None = None, status: int = BAD_REQUEST) -> None:
+    `decided` is what it means where that is not a plain `bad_request`.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, decided: Decision | None = None) -> None:
         super().__init__(message)
-        self.param, self.status = param, status
+        self.param, self.decided = param, decided or REFUSALS[RejectionReason.BAD_REQUEST]
 
     @property
     def error(self) -> ApiError:
         """The answer to the client."""
         code = RejectionReason.BAD_REQUEST.word
-        return ApiError(status=self.status, code=code, message=str(self), param=self.param)
+        return ApiError(status=self.decided.status, code=code, message=str(self), param=self.param)
 
 
 def malformed(arrival: Arrival) -> NewRequest:
@@ -70,8 +74,7 @@ def tenant_of(arrival: Arrival, user: str | None) -> str:
     header = arrival.headers.get(TENANT_HEADER)
     if arrival.key_name is not None:
         if header not in (None, arrival.key_name):
-            message = f"the API key is that of another tenant: leave {TENANT_HEADER} out"
-            raise BadBody(message, param=TENANT_HEADER, status=FORBIDDEN)
+            raise BadBody(ANOTHERS_TENANT.message, param=TENANT_HEADER, decided=ANOTHERS_TENANT)
         return arrival.key_name
     tenant = header or user or DEFAULT_TENANT
     if len(tenant.encode(errors="replace")) > MAX_TENANT_BYTES or not tenant.isprintable():

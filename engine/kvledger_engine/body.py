@@ -11,11 +11,11 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from kvledger_engine.arrival import Arrival, BadBody, request_class_of, tenant_of
+from kvledger_engine.decisions import NO_SUCH_MODEL
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.quotas import Quotas
 from kvledger_engine.template import ChatTemplate
 from kvledger_engine.tokenizer import Tokenizer
-from kvledger_engine.wire import NOT_FOUND
 
 MAX_BODY_BYTES = 32 << 20
 LONG_PROMPT_TOKENS = 1 << 20
@@ -143,7 +143,8 @@ def refuse_unsupported(body: Body, served: Served, others: Mapping[str, object])
     `others` are such fields of one endpoint alone.
     """
     if body.model not in (None, served.model):
-        raise BadBody(f"this engine serves the model {served.model!r} only", param="model", status=NOT_FOUND)
+        message = f"this engine serves the model {served.model!r} only; {NO_SUCH_MODEL.advice}"
+        raise BadBody(message, param="model", decided=NO_SUCH_MODEL)
     penalties = {name: getattr(body, name) for name in ("frequency_penalty", "presence_penalty", "logit_bias")}
     for name, value in (penalties | dict(others)).items():
         if value:

@@ -79,8 +79,8 @@ class Intake:
             self._ledger.event(Event.REJECTED, slots.serial.item(slot), detail=RejectionReason.QUEUE_TIMEOUT)
         self._requests.move(group, RequestState.FINISHING)
         self._requests.close(group)
-        advice = f"The request waited {waited_seconds:.1f} s and was not begun: try again later, or elsewhere."
-        return _told(request_id, Refusal(RejectionReason.QUEUE_TIMEOUT, advice))
+        fact = f"The request waited {waited_seconds:.1f} s and was not begun"
+        return _told(request_id, Refusal(RejectionReason.QUEUE_TIMEOUT, fact))
 
 
 def _told(request_id: str, refusal: Refusal) -> Refused:

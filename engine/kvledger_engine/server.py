@@ -20,6 +20,7 @@ from kvledger_engine.body import MAX_BODY_BYTES, Asked, Served
 from kvledger_engine.bridge import Bridge, EngineGone
 from kvledger_engine.chat import parse_chat
 from kvledger_engine.completion import parse_completion
+from kvledger_engine.decisions import LARGE_BODY, METHOD_NOT_ALLOWED, NO_KEY, NOT_FOUND
 from kvledger_engine.keys import ApiKeys
 from kvledger_engine.messages import Refused
 from kvledger_engine.template import ChatTemplate
@@ -100,7 +101,7 @@ class CompletionServer:
         except EngineGone:
             return error_response(gone(self._bridge))
         message = "no request of this id is open: it has ended, or never was"
-        return error_response(ApiError(status=wire.NOT_FOUND, code="not_found", message=message, param="id"))
+        return error_response(ApiError(status=NOT_FOUND, code="not_found", message=message, param="id"))
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
@@ -137,9 +138,7 @@ class CompletionServer:
             return None
         name = self._keys.name_of(http.headers)
         if name is None:
-            raise BadBody(
-                "send a known API key: Authorization: Bearer …", param="Authorization", status=wire.UNAUTHORIZED
-            )
+            raise BadBody(NO_KEY.message, param="Authorization", decided=NO_KEY)
         return name
 
     def _free_id(self, http: web.Request, prefix: str) -> str:
@@ -171,7 +170,8 @@ async def _body(http: web.Request) -> bytes:
     try:
         return await http.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise BadBody(f"the body is larger than {MAX_BODY_BYTES:,} bytes", status=wire.TOO_LARGE) from error
+        message = f"the body is larger than {MAX_BODY_BYTES:,} bytes; {LARGE_BODY.advice}"
+        raise BadBody(message, decided=LARGE_BODY) from error
 
 
 @web.middleware
@@ -180,9 +180,9 @@ async def _typed_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except web.HTTPException as error:
-        if error.status not in (wire.NOT_FOUND, wire.METHOD_NOT_ALLOWED):
+        if error.status not in (NOT_FOUND, METHOD_NOT_ALLOWED):
             raise
-        code = "not_found" if error.status == wire.NOT_FOUND else "method_not_allowed"
+        code = "not_found" if error.status == NOT_FOUND else "method_not_allowed"
         return error_response(
             ApiError(status=error.status, code=code, message=f"{request.method} {request.path}: {error.reason}")
         )

@@ -1,48 +1,28 @@
-"""Answers that are not a completion: the status, code and advice of every refusal and of every failed ending.
-
-Pure tables and their JSON. Decides nothing: reasons come from the core.
-"""
+"""Answers that are not a completion, in OpenAI's error shape. Pure; what each reason means is `decisions`' to say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from kvledger.words import FinishReason, RejectionReason
+from kvledger_engine import decisions
+from kvledger_engine.decisions import (
+    BAD_REQUEST,
+    ENDINGS,
+    FORBIDDEN,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    OK,
+    REFUSALS,
+    TOO_LARGE,
+    TOO_MANY,
+    UNAUTHORIZED,
+    Decision,
+)
 from kvledger_engine.messages import Refused
 
-BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 401, 403, 404, 405
-TOO_LARGE, TOO_MANY = 413, 429
-UNAVAILABLE, TIMED_OUT = 503, 504
-
-STATUS: Mapping[str, int] = {
-    RejectionReason.CONTEXT_TOO_LONG.word: BAD_REQUEST,
-    RejectionReason.EXCEEDS_POOL.word: BAD_REQUEST,
-    RejectionReason.EXCEEDS_QUOTA.word: FORBIDDEN,
-    RejectionReason.QUEUE_FULL.word: TOO_MANY,
-    RejectionReason.TENANT_QUOTA.word: TOO_MANY,
-    RejectionReason.QUEUE_TIMEOUT.word: UNAVAILABLE,
-    RejectionReason.DRAINING.word: UNAVAILABLE,
-    RejectionReason.BAD_REQUEST.word: BAD_REQUEST,
-    FinishReason.CANCELLED.word: UNAVAILABLE,
-    FinishReason.RUN_TIMEOUT.word: TIMED_OUT,
-    FinishReason.POOL_EXHAUSTED.word: UNAVAILABLE,
-    FinishReason.OUT_OF_MEMORY.word: UNAVAILABLE,
-    FinishReason.ENGINE_ERROR.word: UNAVAILABLE,
-}
-"""HTTP status of every refusal and of every ending that is not a completion."""
-
-_ENDINGS: Mapping[str, tuple[str, bool]] = {
-    FinishReason.CANCELLED.word: ("the engine was told to cancel the request; send it again", True),
-    FinishReason.RUN_TIMEOUT.word: ("the request ran longer than the engine allows; ask for fewer tokens", False),
-    FinishReason.POOL_EXHAUSTED.word: ("the KV cache had no block left for this request; send it again later", True),
-    FinishReason.OUT_OF_MEMORY.word: ("the engine ran out of memory; send the request again later", True),
-    FinishReason.ENGINE_ERROR.word: ("the engine failed; send the request again once /health answers 200", True),
-}
-_COMPLETE = (FinishReason.STOP.word, FinishReason.LENGTH.word)
-_RETRY_AFTER_SECONDS = {RejectionReason.DRAINING.word: 5, FinishReason.ENGINE_ERROR.word: 5}
 _TYPES = {
     BAD_REQUEST: "invalid_request_error",
     UNAUTHORIZED: "authentication_error",
@@ -63,6 +43,7 @@ class ApiError:
     message: str
     param: str | None = None
     retryable: bool = False
+    retry_after_seconds: int = 1
 
     @property
     def body(self) -> bytes:
@@ -76,41 +57,40 @@ class ApiError:
         """`Retry-After` in seconds, where the same request can succeed later; OpenAI's clients obey X-Should-Retry."""
         if not self.retryable:
             return {"X-Should-Retry": "false"}
-        return {"X-Should-Retry": "true", "Retry-After": str(_RETRY_AFTER_SECONDS.get(self.code, 1))}
+        return {"X-Should-Retry": "true", "Retry-After": str(self.retry_after_seconds)}
 
 
 def refusal(refused: Refused) -> ApiError:
     """The answer to a request the core did not take."""
+    decided = REFUSALS[RejectionReason[refused.reason.upper()]]
     return ApiError(
-        status=STATUS[refused.reason], code=refused.reason, message=refused.advice, retryable=refused.retryable
+        status=decided.status,
+        code=refused.reason,
+        message=refused.advice,
+        retryable=refused.retryable,
+        retry_after_seconds=decided.retry_after_seconds,
     )
 
 
 def failed_ending(reason: str) -> ApiError | None:
     """The answer to a request that ended for `reason` (a `FinishReason` word); None where that is a completion."""
-    if reason in _COMPLETE:
-        return None
-    message, retryable = _ENDINGS[reason]
-    return ApiError(status=STATUS[reason], code=reason, message=message, retryable=retryable)
+    decided = ENDINGS[FinishReason[reason.upper()]]
+    return None if decided.status == OK else _said(reason, decided)
 
 
-ENGINE_ERROR = ApiError(
-    status=UNAVAILABLE,
-    code=FinishReason.ENGINE_ERROR.word,
-    message=_ENDINGS[FinishReason.ENGINE_ERROR.word][0],
-    retryable=True,
-)
+def _said(code: str, decided: Decision) -> ApiError:
+    return ApiError(
+        status=decided.status,
+        code=code,
+        message=decided.message,
+        retryable=decided.retryable,
+        retry_after_seconds=decided.retry_after_seconds,
+    )
+
+
+ENGINE_ERROR = _said(FinishReason.ENGINE_ERROR.word, ENDINGS[FinishReason.ENGINE_ERROR])
 """The answer of a server whose core is gone."""
-DRAINING = ApiError(
-    status=UNAVAILABLE,
-    code=RejectionReason.DRAINING.word,
-    message="the engine is about to end; send the request to another one",
-    retryable=True,
-)
+DRAINING = _said(RejectionReason.DRAINING.word, REFUSALS[RejectionReason.DRAINING])
 """The answer of a server that is about to end."""
-ABORTED = ApiError(
-    status=UNAVAILABLE,
-    code=FinishReason.CANCELLED.word,
-    message="the request was aborted through /v1/abort",
-)
+ABORTED = _said(FinishReason.CANCELLED.word, decisions.ABORTED)
 """The answer to a request that was aborted by its id."""

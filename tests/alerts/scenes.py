@@ -1,6 +1,7 @@
 """What alerts are about, provoked in a real engine of the cell model: one context manager per alert.
 
-A scene yields once its engine or agent is in the state that the alert is about, as the agent's page shows it.
+A scene yields once its engine or agent is in the state that the alert is about, as the agent's page shows it. What it
+yields is the agent to ask, where that is not the one it was given: one that scrapes, or exports.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.agent.scrape.serving import Served, page, serving
 from tests.alerts.stack import wait_for
 from tests.engine.server.process import ROOT, EngineProcess
+from tests.ports import free_port
 from tests.reliability.processes import AgentProcess
 
+VLLM_PAGE = "vllm-0.32-busy.prom"
 FINDING_SECONDS = 40.0
 SMALL = ("--blocks", "64", "--block-size", "16", "--max-model-len", "4096")
+
+
+Scene = Callable[[Path, AgentProcess], AbstractContextManager[AgentProcess | None]]
 
 
 class Request:
@@ -32,7 +40,8 @@ class Request:
     def __init__(self, url: str, *, prompt_tokens: int, max_tokens: int, first_token: int = 1) -> None:
         address = urllib.parse.urlsplit(url)
         self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
-        # Each prompt has tokens of its own, so that no block is shared.
+        # Each prompt has tokens of its own, so that no block is shared. The cell model's vocabulary ends at 256.
+        assert first_token <= 56, "the engine would refuse it, and the scene would never come about"
         prompt = [first_token + position % 200 for position in range(prompt_tokens)]
         body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True}
         self._connection.request(
@@ -47,6 +56,10 @@ class Request:
     def status(self) -> int:
         """The status of an answer that is no stream."""
         return self._connection.getresponse().status
+
+    def read(self) -> None:
+        """Read the answer to its end."""
+        self._connection.getresponse().read()
 
     def __enter__(self) -> Request:
         return self
@@ -83,6 +96,7 @@ def leaking(directory: Path, agent: AgentProcess) -> Iterator[None]:
     with EngineProcess(directory, *SMALL, "--step-time", "base=5ms", "--fault", "skipped_free") as engine:
         leak(engine)
         wait_until(agent, "kvledger_findings", bool, kind="excess_reference")
+        wait_until(agent, "kvledger_engine_idle", bool)
         yield
 
 
@@ -98,17 +112,38 @@ def corrupted(directory: Path, agent: AgentProcess) -> Iterator[None]:
 
 
 @contextmanager
-def stalled(directory: Path, agent: AgentProcess) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.alerts.stalling", str(directory)]
+def left_alone(directory: Path, mode: str) -> Iterator[None]:
+    """An engine that publishes and does nothing else, in one of the modes of `tests.alerts.stalling`."""
+    command = [sys.executable, "-m", "tests.alerts.stalling", str(directory), mode]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / place) for place in ("", "engine", "agent"))}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as engine:
         try:
             assert engine.stdout is not None
             assert engine.stdout.readline()
-            wait_until(agent, "kvledger_verdict", bool, verdict="stalled")
             yield
         finally:
             engine.kill()
+
+
+@contextmanager
+def stalled(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    with left_alone(directory, "stalled"):
+        wait_until(agent, "kvledger_verdict", bool, verdict="stalled")
+        yield
+
+
+@contextmanager
+def finishing(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    with left_alone(directory, "finishing"):
+        wait_until(agent, "kvledger_oldest_finishing_seconds", bool)
+        yield
+
+
+@contextmanager
+def never_fitting(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    with left_alone(directory, "never_fit"):
+        wait_until(agent, "kvledger_requests_never_fit", bool)
+        yield
 
 
 @contextmanager
@@ -208,6 +243,145 @@ def prefilling(directory: Path, agent: AgentProcess) -> Iterator[None]:
 
 
 @contextmanager
+def miscounted(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    with EngineProcess(directory, *SMALL, "--no-prefix-caching", "--fault", "free_list_loss") as engine:
+        with Request(engine.url, prompt_tokens=100, max_tokens=2) as request:
+            request.read()
+        wait_until(agent, "kvledger_invariant_violations", bool)
+        yield
+
+
+@contextmanager
+def queueing(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """Requests wait for a place in the batch, while blocks are free."""
+    flags = (*SMALL, "--max-num-seqs", "1", "--step-time", "base=50ms")
+    with ExitStack() as stack:
+        engine = stack.enter_context(EngineProcess(directory, *flags))
+        stack.enter_context(Request(engine.url, prompt_tokens=10, max_tokens=900)).first_event()
+        for number in range(3):
+            stack.enter_context(Request(engine.url, prompt_tokens=10, max_tokens=5, first_token=3 + number))
+        wait_until(agent, "kvledger_oldest_wait_seconds", bool, cause="batch_slots")
+        yield
+
+
+@contextmanager
+def thrashing(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """Four requests, each of which grows to nearly all of the pool."""
+    flags = ("--blocks", "24", "--block-size", "16", "--max-model-len", "384", "--step-time", "base=10ms")
+    with ExitStack() as stack:
+        engine = stack.enter_context(EngineProcess(directory, *flags, "--no-prefix-caching"))
+        for number in range(4):
+            request = Request(engine.url, prompt_tokens=60, max_tokens=300, first_token=1 + number)
+            stack.enter_context(request)
+        wait_until(agent, "kvledger_recomputed_tokens_total", bool)
+        yield
+
+
+@contextmanager
+def at_quota(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    with ExitStack() as stack:
+        file = Path(stack.enter_context(TemporaryDirectory())) / "tenants.toml"
+        file.write_text("[tenants.acme]\nmax_blocks = 16\nmax_context = 256\n")
+        flags = (*SMALL, "--tenants", str(file), "--step-time", "base=300ms")
+        engine = stack.enter_context(EngineProcess(directory, *flags))
+        stack.enter_context(Request(engine.url, prompt_tokens=200, max_tokens=50)).first_event()
+        stack.enter_context(Request(engine.url, prompt_tokens=150, max_tokens=50, first_token=7))
+        wait_until(agent, "kvledger_oldest_wait_seconds", bool, cause="tenant_quota")
+        yield
+
+
+@contextmanager
+def evicting(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """Prompts of which none is seen twice take each other's place in a small pool."""
+    with EngineProcess(directory, *SMALL, "--step-time", "base=1ms") as engine:
+        for number in range(12):
+            with Request(engine.url, prompt_tokens=200, max_tokens=2, first_token=1 + 4 * number) as request:
+                request.read()
+        wait_until(agent, "kvledger_evictions_total", bool)
+        yield
+
+
+@contextmanager
+def sharing(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """Three requests share most of the pool, and a fourth waits for the rest."""
+    flags = ("--blocks", "40", "--block-size", "16", "--max-model-len", "640", "--step-time", "base=300ms")
+    with ExitStack() as stack:
+        engine = stack.enter_context(EngineProcess(directory, *flags))
+        for _ in range(3):
+            stack.enter_context(Request(engine.url, prompt_tokens=420, max_tokens=60)).first_event()
+        stack.enter_context(Request(engine.url, prompt_tokens=300, max_tokens=20, first_token=40))
+        wait_until(agent, "kvledger_group_shared_blocks", lambda blocks: blocks > 20)
+        wait_until(agent, "kvledger_requests_waiting", bool, cause="pool")
+        yield
+
+
+def judged(scene: Scene, verdict: str) -> Scene:
+    """The scene, once this is its verdict."""
+
+    @contextmanager
+    def until_judged(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+        with scene(directory, agent), AgentProcess(directory, "--verdict-window", "3") as other:
+            wait_until(other, "kvledger_verdict", bool, verdict=verdict)
+            yield other
+
+    until_judged.__name__ = f"{scene.__name__}_{verdict}"
+    return until_judged
+
+
+@contextmanager
+def computing(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """The model is always at work, for few requests in a large pool."""
+    flags = ("--blocks", "512", "--block-size", "16", "--max-model-len", "1024", "--step-time", "base=100ms,seq=20ms")
+    with ExitStack() as stack:
+        engine = stack.enter_context(EngineProcess(directory, *flags, "--max-num-seqs", "6"))
+        for number in range(6):
+            request = Request(engine.url, prompt_tokens=20, max_tokens=900, first_token=1 + number)
+            stack.enter_context(request).first_event()
+        yield
+
+
+@contextmanager
+def failing_source(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+    """An engine that is scraped, and whose server has begun to refuse."""
+    with scraping(directory) as (served, other):
+        served.put("/metrics", b"busy", status=500)
+        wait_until(other, "kvledger_agent_source_success", lambda success: not success)
+        yield other
+
+
+@contextmanager
+def losing_exports(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+    """Nobody listens where the agent exports to."""
+    flags = ("--otlp", f"http://127.0.0.1:{free_port()}", "--otlp-interval-seconds", "0.5")
+    with EngineProcess(directory, *SMALL), AgentProcess(directory, *flags) as other:
+        wait_until(other, "kvledger_agent_otlp_failures_total", bool)
+        yield other
+
+
+@contextmanager
+def renamed(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+    """An engine whose page has lost a family since."""
+    with scraping(directory) as (served, other):
+        wait_until(other, "kvledger_capability", bool, signal="requests_live")
+        gone = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        lines = page(VLLM_PAGE).decode().splitlines(keepends=True)
+        served.put("/metrics", "".join(line for line in lines if not any(g in line for g in gone)).encode())
+        wait_until(other, "kvledger_capability", lambda known: not known, signal="requests_live")
+        yield other
+
+
+@contextmanager
+def scraping(directory: Path) -> Iterator[tuple[Served, AgentProcess]]:
+    """A server with a vLLM's page, and an agent that scrapes it."""
+    with (
+        serving({"/metrics": page(VLLM_PAGE)}) as served,
+        AgentProcess(directory, "--scrape", f"engine={served.url}", "--scrape-interval-seconds", "0.2") as other,
+    ):
+        wait_until(other, "kvledger_agent_source_success", bool)
+        yield served, other
+
+
+@contextmanager
 def calm(directory: Path) -> Iterator[AgentProcess]:
     """Nothing is wrong: one request runs, in the one block that it needs. Its agent has seen no growth."""
     flags = ("--blocks", "64", "--block-size", "64", "--max-model-len", "4096", "--step-time", "base=500ms")
@@ -221,15 +395,33 @@ def calm(directory: Path) -> Iterator[AgentProcess]:
             yield agent
 
 
-SCENES: Mapping[str, Callable[[Path, AgentProcess], AbstractContextManager[None]]] = {
+SCENES: Mapping[str, Scene] = {
     "KvledgerPoolHighWatermark": pressed,
     "KvledgerPoolExhaustionPredicted": running_out,
+    "KvledgerSharedPrefixPinning": sharing,
     "KvledgerBlockLeak": leaking,
     "KvledgerBlockCorruption": corrupted,
+    "KvledgerInvariantBroken": miscounted,
+    "KvledgerIdleHold": leaking,
+    "KvledgerSlowRelease": finishing,
     "KvledgerEngineStalled": stalled,
     "KvledgerEngineFrozen": frozen,
     "KvledgerEngineDown": down,
     "KvledgerRejections": refusing,
+    "KvledgerWaitLong": queueing,
+    "KvledgerOldestWaiter": queueing,
+    "KvledgerNeverFit": never_fitting,
+    "KvledgerPreemptionThrash": thrashing,
+    "KvledgerTenantAtQuota": at_quota,
+    "KvledgerPrefixHitCollapse": evicting,
+    "KvledgerPoolBound": judged(pressed, "pool_bound"),
+    "KvledgerSchedulerBound": judged(queueing, "scheduler_bound"),
+    "KvledgerComputeBound": judged(computing, "compute_bound"),
+    "KvledgerTtftSloBurn": queueing,
+    "KvledgerAvailabilitySloBurn": refusing,
     "KvledgerLedgerUnreadable": unreadable,
+    "KvledgerSourceFailing": failing_source,
+    "KvledgerTelemetryLost": losing_exports,
+    "KvledgerFamilyMissing": renamed,
     "KvledgerAgentAbsent": unwatched,
 }

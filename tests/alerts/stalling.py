@@ -1,14 +1,21 @@
-"""`python -m tests.alerts.stalling DIRECTORY`: an engine that publishes and whose requests no longer move.
+"""`python -m tests.alerts.stalling DIRECTORY [MODE]`: an engine that publishes and whose requests no longer move.
 
 The reference engine has no such defect to switch on: here its loop is left alone after one step, and only publishes.
+Before that, MODE may make of its requests what other engines let happen: `finishing`, one that has ended and keeps its
+blocks; `never_fit`, one that waits for more than the pool has.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
+from kvledger.words import RequestState
 from kvledger.writer import Ledger
 from kvledger_engine.cells import CellModel
 from kvledger_engine.config import EngineConfig
@@ -18,7 +25,7 @@ from kvledger_engine.messages import NewRequest
 PUBLISH_SECONDS = 0.05
 
 
-def main(directory: str) -> None:
+def main(directory: str, mode: str = "stalled") -> None:
     """One request runs, one waits for the pool, and nothing happens until the input closes."""
     config = EngineConfig.from_mapping({"engine": "engine", "capacity_blocks": 16, "block_size_tokens": 8})
     ledger = Ledger.create(Path(directory), config.limits())
@@ -32,11 +39,40 @@ def main(directory: str) -> None:
         prompt = [1 + number + 2 * position % 100 for position in range(prompt_tokens)]
         loop.submit(NewRequest(request_id=f"stuck-{number}", prompt=prompt, max_tokens=20))
     loop.step()
+    CHANGES[mode](ledger)
     print("ready", flush=True)
     closed = threading.Event()
     threading.Thread(target=_close, args=(closed,), daemon=True).start()
     while not closed.wait(PUBLISH_SECONDS):
         ledger.publish_now(idle=False)
+
+
+def _finishing(ledger: Ledger) -> None:
+    slots = ledger.slots
+    (slot,) = np.flatnonzero(slots.state == RequestState.RUNNING)
+    with _publication(ledger, int(slot)):
+        slots.state[slot], slots.finishing_ns[slot] = RequestState.FINISHING, ledger.now_ns
+
+
+def _never_fit(ledger: Ledger) -> None:
+    (slot,) = np.flatnonzero(ledger.slots.state == RequestState.WAITING)
+    with _publication(ledger, int(slot)):
+        ledger.slots.max_tokens[slot] = 1 << 16
+
+
+@contextmanager
+def _publication(ledger: Ledger, slot: int) -> Iterator[None]:
+    ledger.begin()
+    ledger.slots.changed_seq[slot] = ledger.seq
+    yield
+    ledger.end()
+
+
+CHANGES: Mapping[str, Callable[[Ledger], None]] = {
+    "stalled": lambda ledger: None,
+    "finishing": _finishing,
+    "never_fit": _never_fit,
+}
 
 
 def _close(closed: threading.Event) -> None:
@@ -45,4 +81,4 @@ def _close(closed: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

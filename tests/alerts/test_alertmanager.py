@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kvledger_alerts.alertmanager import AGENT, alertmanager_document
+from kvledger_alerts.alertmanager import alertmanager_document, explained
 from kvledger_alerts.build import GENERATED
+from kvledger_alerts.causes import AGENT
+from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import alert_names
+from kvledger_alerts.table import Parameters
 from tests.alerts.stack import Alertmanager
 
 ENGINE = {"job": "kvledger", "instance": "agent:9470", "engine": "e", "rank": "0"}
@@ -40,6 +43,19 @@ def test_severity_decides_who_is_told(severity: str, receiver: str) -> None:
 def test_every_rule_of_inhibition_names_alerts_that_exist() -> None:
     named = set(re.findall(r"Kvledger\w+", str(alertmanager_document()["inhibit_rules"])))
     assert named == set(alert_names())
+
+
+def test_an_explanation_is_an_alert_of_the_table_and_never_the_alert_itself() -> None:
+    severities = {(row.name, row.severity) for row in alert_rows(Parameters())}
+    for cause, names in explained().items():
+        assert cause.alert in alert_names()
+        assert cause.severity is None or (cause.alert, cause.severity) in severities
+        assert cause.alert not in names
+
+
+def test_no_two_alerts_explain_each_other() -> None:
+    silences = {(cause.alert, name) for cause, names in explained().items() for name in names}
+    assert not {(one, other) for one, other in silences if (other, one) in silences}
 
 
 @pytest.mark.e2e
@@ -82,6 +98,11 @@ def test_what_explains_silences_what_it_explains_and_nothing_else(tmp_path: Path
                     alert("KvledgerPoolExhaustionPredicted", "warning", pool="host")) == {
             ("KvledgerPoolExhaustionPredicted", "warning", "e")
         }  # fmt: skip
+        waits = [alert("KvledgerWaitLong", "warning", cause=cause) for cause in ("pool", "batch_slots")]
+        assert here("9", warning, *waits) == {("KvledgerWaitLong", "warning", "e")}, "only the wait for the pool"
+        assert here("10", alert("KvledgerBlockLeak", "warning"), alert("KvledgerIdleHold", "warning"), warning) == {
+            ("KvledgerIdleHold", "warning", "e")
+        }
         agent = {"alertname": AGENT, "severity": "critical"}
         others = [alert(name) for name in alert_names() if name != AGENT]
         assert {name for name, _, _ in here("7", agent, *others)} == set(alert_names()) - {AGENT}

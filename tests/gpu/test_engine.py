@@ -18,6 +18,7 @@ def test_the_embedded_models_serve_from_a_card_in_every_format(model: str, kv_fo
     if kv_format == "fp8" and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this card computes in no fp8; the engine refuses it there")
     runner = build_runner(model, capacity_blocks=200, block_size_tokens=4, device="cuda", kv_format=kv_format)
+    assert type(runner.store.backend).__name__ == "TritonBackend"
     groups = runner.config.ledger_groups(runner.kv_format, 4)
     rig = Rig(compute=runner, vocab_size=512, capacity_blocks=200, max_model_len_tokens=400, groups=groups)
     rig.submit(request("a", 90, 60), request("b", 170, 60, n=2, temperature=1.0, seed=3))

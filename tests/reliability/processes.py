@@ -16,15 +16,18 @@ READY_SECONDS = 60.0
 
 
 class AgentProcess:
-    """`kvledger agent` on a directory, on a port of its own at every start: the last one's may be somebody else's."""
+    """`kvledger agent` on a directory, on a port of its own at every start: the last one's may be somebody else's.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory, self.url = directory, ""
+    `arguments` are further ones of the command.
+    """
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self._directory, self._arguments, self.url = directory, arguments, ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until its first sample is served."""
-        command = ["agent", "--json", "--directory", str(self._directory), "--port", "0"]
+        command = ["agent", "--json", "--directory", str(self._directory), "--port", "0", *self._arguments]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kvledger_agent", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

@@ -17,6 +17,7 @@ from kvledger_engine.attention.scaling import LARGEST, quantise
 from kvledger_engine.batch import Batch
 from kvledger_engine.errors import BadConfig
 
+TORCH, TRITON = "torch", "triton"
 _CARDS = {torch.bfloat16: ((8, 0), "fp32"), torch.float8_e4m3fn: ((8, 9), "int8")}
 """The least compute capability that a dtype takes, and what to use below it."""
 
@@ -101,15 +102,25 @@ def check_card(stored: torch.dtype, capability: tuple[int, int]) -> None:
         )
 
 
+def backend_name(device_type: str, *, has_triton: bool) -> str:
+    """Which backend tensors on such a device take: "triton" on CUDA, "torch" anywhere else.
+
+    Raises `BadConfig` for CUDA without triton: plain torch there would be slow without anybody knowing.
+    """
+    if device_type != "cuda":
+        return TORCH
+    if not has_triton:
+        raise BadConfig("device='cuda' needs triton: pip install 'kvledger[kernels]', or use cpu")
+    return TRITON
+
+
 def backend_for(layout: HeadLayout, device: torch.device, stored: torch.dtype, *, layers: int = 1) -> Backend:
     """The backend for a store of such cells on a device, of a model of `layers`.
 
     Raises `BadConfig` where one cannot be had.
     """
-    if device.type != "cuda":
+    if backend_name(device.type, has_triton=find_spec("triton") is not None) == TORCH:
         return TorchBackend(layout, device, layers=layers)
-    if find_spec("triton") is None:
-        raise BadConfig("device='cuda' needs triton: pip install 'kvledger[kernels]', or use cpu")
     from kvledger_engine.kernels.backend import TritonBackend  # triton is loaded only where there is a card for it
 
     check_card(stored, torch.cuda.get_device_capability(device))

@@ -35,11 +35,34 @@ PAIRS = (
 )
 
 
+# Contexts of 4,097 tokens, with every head size for every number of queries to a key, and every pair of other values.
+LONG = (
+    (64, 1, 16, 0, "fp32"),
+    (64, 4, 32, 100, "bf16"),
+    (64, 8, 16, 100, "fp8"),
+    (96, 1, 32, 100, "int8"),
+    (96, 4, 16, 0, "fp8"),
+    (96, 8, 32, 0, "fp32"),
+    (128, 1, 32, 0, "bf16"),
+    (128, 4, 16, 100, "fp32"),
+    (128, 8, 16, 0, "int8"),
+)
+
+
 def _error(case: Paged, *, multiprocessors: int = 8) -> float:
     backend = TritonBackend(case.layout, DEVICE, case.cells.keys.dtype, multiprocessors=multiprocessors)
     seen = backend.attend(case.query, case.cells, backend.plan(case.step, 0))
     assert seen.dtype == case.query.dtype
     return float((seen.float() - case.oracle()).abs().max())
+
+
+def test_the_long_contexts_meet_every_head_size_with_every_group_and_both_sizes_of_block_and_window() -> None:
+    assert {row[:2] for row in LONG} == {(head_dim, group) for head_dim in HEAD_DIMS for group in GROUPS}
+    assert {row[4] for row in LONG} == set(STORED)
+    for at in (0, 1):
+        for other, values in ((2, BLOCK_SIZES), (3, WINDOWS)):
+            assert {(row[at], row[other]) for row in LONG} == {(a, b) for a in (HEAD_DIMS, GROUPS)[at] for b in values}
+    assert {row[2:4] for row in LONG} == {(size, window) for size in BLOCK_SIZES for window in WINDOWS}
 
 
 def test_the_covering_array_has_every_pair_of_values() -> None:
@@ -59,6 +82,16 @@ def test_a_decode_sees_what_plain_torch_sees_and_nothing_foreign(
     )
     assert case.oracle().isfinite().all()
     assert _error(case) <= BOUNDS[case.query.dtype]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("head_dim", "group", "block_size", "window", "name"), LONG)
+def test_a_context_of_4097_tokens_is_seen_the_same_in_every_shape(
+    head_dim: int, group: int, block_size: int, window: int, name: str
+) -> None:
+    layout = HeadLayout(group, 1, head_dim)
+    case = paged((4097, 1), layout, block_size=block_size, stored=STORED[name], device=DEVICE, window_tokens=window)
+    assert _error(case, multiprocessors=132) <= BOUNDS[torch.float32]
 
 
 @pytest.mark.parametrize("name", ["fp32", "int8"])

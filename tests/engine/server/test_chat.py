@@ -88,7 +88,7 @@ def test_scores_are_asked_for_in_the_shape_of_chats() -> None:
 def test_what_is_not_done_here_is_refused_with_its_field(body: dict[str, Any], param: str) -> None:
     with pytest.raises(BadBody) as caught:
         parse(**body)
-    assert (caught.value.status, caught.value.param) == (400, param)
+    assert (caught.value.decided.status, caught.value.param) == (400, param)
 
 
 def test_what_changes_nothing_is_taken() -> None:

@@ -103,7 +103,7 @@ def test_any_bytes_are_a_request_or_a_typed_refusal(body: bytes) -> None:
 def test_half_a_character_is_a_typed_refusal(text: str) -> None:
     with pytest.raises(BadBody) as caught:
         parse_completion(b'{"prompt": ' + text.encode() + b"}", arrival({}), SERVED)
-    assert caught.value.status == 400
+    assert caught.value.decided.status == 400
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "seed", "stop_token_ids", "prompt"])
@@ -111,7 +111,7 @@ def test_a_number_that_no_frame_can_carry_is_a_typed_refusal_of_its_field(field:
     value = [1 << 80] if field in ("stop_token_ids", "prompt") else 1 << 80
     with pytest.raises(BadBody) as caught:
         parse({"prompt": [1], field: value})
-    assert (caught.value.status, caught.value.param) == (400, field)
+    assert (caught.value.decided.status, caught.value.param) == (400, field)
 
 
 @pytest.mark.parametrize("body", ['{"prompt": %s}', '{"prompt": [1], "user": %s}', '{"prompt": [1], "x": %s}'])

@@ -154,7 +154,7 @@ def test_exactly_the_context_is_answered_and_a_token_more_is_refused_not_clamped
         check(over_pool, 400, "exceeds_pool", retryable=False)
         assert over_pool.error["message"] == (
             "The request may need 257 blocks and the whole pool has 256: "
-            "shorten it, ask for fewer tokens, or use a larger replica."
+            "shorten it, ask for fewer tokens or sequences, or use a larger replica."
         )
         check(await client.complete(prompt=[1] * 8190, max_tokens=2), 400, "exceeds_pool", retryable=False)
         over = await client.complete(prompt=[1] * 8190, max_tokens=3)
