@@ -23,6 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv >&2
 	@$(BIN)/python -m pip install --quiet --upgrade pip >&2
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' --group dev >&2
+	@$(BIN)/python -m kvledger_engine.compiled
 	@touch $@
 
 # What checks the exposed page, the rules, the alerts' way to a person and the explorer's pages. Debian packages; RUNLEVEL=1

@@ -24,7 +24,7 @@ from kvledger_engine.allocation import Allocation
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.contiguous import ContiguousCache
 from kvledger_engine.loop import EngineLoop
-from kvledger_engine.messages import Finished, NewRequest, Refused, Token
+from kvledger_engine.messages import Finished, NewRequest, Refused, Tokens
 from kvledger_engine.runs import runs_of
 from kvledger_engine.steptime import StepTime, TimedCompute
 
@@ -84,15 +84,16 @@ class Player:
         ]
         self.tally.reasons += [answer.reason for answer in self.loop.submit_many(requests)]
 
-    def _take(self, messages: list[Token | Finished | Refused]) -> None:
+    def _take(self, messages: list[Tokens | Finished | Refused]) -> None:
         now = self._clock.now_ns() / _NS_PER_SECOND
         for message in messages:
             if isinstance(message, Finished):
                 self.tally.reasons.append(message.reason)
-            elif isinstance(message, Token):
-                self.tally.tokens += 1
-                late = now - self._rows[int(message.request_id)].at_seconds
-                self.tally.first_token_seconds.setdefault(message.request_id, late)
+            elif isinstance(message, Tokens):
+                self.tally.tokens += len(message.tokens)
+                for request_id in message.request_ids:
+                    late = now - self._rows[int(request_id)].at_seconds
+                    self.tally.first_token_seconds.setdefault(request_id, late)
 
     def _look(self) -> None:
         slots, free = self._ledger.slots, self._ledger.blocks.state == BlockState.FREE

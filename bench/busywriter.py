@@ -80,7 +80,7 @@ class BusyWriter:
         self._requests.move(slot, RequestState.RUNNING)
         hit_tokens = self._cache.admit(int(slot[0]), tokens, 0, len(tokens))
         assert hit_tokens == 0, f"{hit_tokens} tokens of a new prompt were cached"
-        self._cache.commit(slot, np.array([len(tokens)]), self._requests.tokens, self._requests.salts[slot])
+        self._cache.commit(slot, np.array([len(tokens)]), self._requests.tokens, self._requests.salts)
         return slot
 
     def step(self, number: int) -> None:
@@ -90,7 +90,7 @@ class BusyWriter:
         self._cache.grow(slots, ends)
         self.ledger.end(idle=False)
         self.ledger.begin()
-        self._cache.commit(slots, ends, self._requests.tokens, self._requests.salts[slots])
+        self._cache.commit(slots, ends, self._requests.tokens, self._requests.salts)
         self.ledger.slots.output_tokens[slots] += 1
         if number % REPLACE_EVERY_STEPS == 0:
             self._replace()

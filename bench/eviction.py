@@ -20,8 +20,8 @@ from kvledger.limits import Group, Limits
 from kvledger.views import I32
 from kvledger.words import ReleaseCause, RequestState
 from kvledger.writer import Ledger
+from kvledger_engine.evict import Eviction
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.reprieves import Eviction
 
 SALT = 1
 
@@ -48,6 +48,7 @@ class Replay:
         self._ledger = Ledger.in_memory(limits, clock=VirtualClock())
         self._cache = KvCache(self._ledger, eviction=eviction)
         self._tokens = np.zeros((running + 1, longest + 1), np.int32)
+        self._salts = np.full(running + 1, SALT, np.uint64)
         self._running: deque[int] = deque()
         self._free = list(range(running + 1))
         self._most = running
@@ -64,7 +65,7 @@ class Replay:
         self._ledger.slots.serial[slot], self._ledger.slots.state[slot] = 1 + slot, RequestState.RUNNING
         while (hit := self._admit(slot, tokens)) is None:
             self._end_oldest()
-        self._cache.commit(np.array([slot]), np.array([len(tokens)]), self._tokens, np.full(1, SALT, np.uint64))
+        self._cache.commit(np.array([slot]), np.array([len(tokens)]), self._tokens, self._salts)
         self._ledger.end()
         self._running.append(slot)
         self.asked += len(prompt)

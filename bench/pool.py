@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.effort import Effort
 from bench.errors import BenchError
@@ -20,8 +19,10 @@ from bench.tmpfs import ledger_directory
 from kvledger.limits import Limits
 from kvledger.views import I32
 from kvledger.writer import Ledger
+from kvledger_engine.chains import NO_BLOCKS, PrefixChains
+from kvledger_engine.ids import Ids
+from kvledger_engine.memory import CacheMemory
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefix import ROOT, PrefixIndex
 
 Taken = TypeVar("Taken")
 
@@ -32,10 +33,10 @@ PHASES = ("take", "index", "release")
 LEDGER, PLAIN, RECORDING = "ledger", "plain Python", "plain Python keeping our records"
 HOW = f"""A pool whose blocks are all cached: taking {BLOCKS} evicts the {BLOCKS} least recently used, which then get
 new keys and are cached again by the release. Ours works on a ledger file on tmpfs within a publication, keeps owner,
-tenant, stamps, clocks and counts of every block, and compares contents. The peer is a plain Python pool (deque of free
-blocks, dict as index, OrderedDict as eviction order, reference counts as ints) that does none of that; the second peer
-keeps the same records as ours in lists. All must hand out the same blocks in every round. Indexing is timed apart: the
-ratio is of taking and releasing."""
+tenant, stamps, clocks and counts of every block, makes its keys of tokens and compares contents. The peer is a plain
+Python pool (deque of free blocks, dict as index, OrderedDict as eviction order, reference counts as ints) that does
+none of that; the second peer keeps the same records as ours in lists. All must hand out the same blocks in every round.
+Indexing is timed apart: the ratio is of taking and releasing."""
 
 
 class LedgerPool:
@@ -44,24 +45,26 @@ class LedgerPool:
     def __init__(self, directory: Path, capacity: int) -> None:
         limits = Limits(engine="pool", capacity_blocks=capacity, max_requests=8)
         self.ledger = Ledger.create(directory, limits)
-        self._index = PrefixIndex(self.ledger, block_size_tokens=BLOCK_TOKENS)
-        self.pool = BlockPool(self.ledger, self._index)
-        self._serial = 0
+        memory = CacheMemory(self.ledger)
+        self._chains, self.pool = PrefixChains(memory), BlockPool(memory)
+        self._owner, self._tenant = np.zeros(1, np.uint64), np.zeros(1, np.int16)
+        self._salt = np.zeros(1, np.uint64)
 
-    def take(self, count: int) -> I32:
+    def take(self, count: int) -> Ids:
         """Open a publication and take blocks for one request."""
-        self._serial += 1
+        self._owner += np.uint64(1)
         self.ledger.begin()
-        return self.pool.take(np.full(count, self._serial, np.uint64), np.zeros(count, np.int16))
+        return self.pool.take(count, self._owner, self._tenant)
 
-    def index(self, blocks: I32, keys: NDArray[np.uint64], tokens: I32) -> None:
-        """Index the blocks as one new prefix; they are stamped first."""
-        ids, start = blocks.astype(np.intp), np.zeros(1, np.intp)
-        self.ledger.stamp(ids)
-        salts = np.zeros(len(ids), np.uint64)
-        self._index.register(keys, tokens, salts, ids, start, np.full(1, ROOT, np.int64))
+    def index(self, blocks: Ids, tokens: I32) -> None:
+        """Index the blocks as one new prefix of slot 0, with these tokens [n, block size]; they are stamped first."""
+        self.ledger.stamp(blocks)
+        numbers = np.arange(len(blocks))
+        self._chains.begin(0, NO_BLOCKS, tokens[0], 0)
+        rows = np.column_stack((np.zeros_like(numbers), numbers, blocks))
+        self._chains.publish(rows, tokens.reshape(1, -1), self._salt)
 
-    def release(self, blocks: I32) -> None:
+    def release(self, blocks: Ids) -> None:
         """Give them back, the tail first, and close the publication."""
         self.pool.release(blocks[::-1])
         self.ledger.end()
@@ -84,7 +87,7 @@ class Race:
         tokens = self._random.integers(0, 32_000, (BLOCKS, BLOCK_TOKENS), dtype=np.int32)
         plain_keys, plain, recording = keys.tolist(), self.plain, self.recording
         ours, blocks = phases(
-            lambda: self.ours.take(BLOCKS), lambda taken: self.ours.index(taken, keys, tokens), self.ours.release
+            lambda: self.ours.take(BLOCKS), lambda taken: self.ours.index(taken, tokens), self.ours.release
         )
         figures = {LEDGER: ours}
         figures[PLAIN], lean = phases(

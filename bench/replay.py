@@ -36,7 +36,7 @@ class Replay:
         self.cache = KvCache(self.ledger)
         # What an engine keeps of its requests besides the cache.
         self._tokens = np.zeros((running, longest_tokens), np.int32)
-        self._salts = np.full(1, SALT, np.uint64)
+        self._salts = np.full(running, SALT, np.uint64)
         self._free, self._running = list(range(running)), deque[int]()
         self._served = 0
 

@@ -1,9 +1,10 @@
 """The same engine without its instrument, for the price of it: nothing of the product knows that this can be done.
 
-Owns the substitutes, which do nothing: wait clocks, block-second and share clocks, change stamps of blocks and slots,
-histograms with the times they are made of, step phases and the allocator's stopwatch, rings. Pool, tables, prefix
-index, request records, publications, gauges and counters are the engine's own, on a ledger file as any other, whose
-stats vector has no buckets.
+Owns the substitutes, which do nothing: wait clocks, block-second clocks, histograms with the times they are made of,
+step phases and the allocator's stopwatch, rings. Change stamps, share clocks, reference lifetimes and the times of
+tokens, which compiled kernels keep in passing, go to memory of its own. Pool, tables, prefix index, request records,
+publications, gauges and counters are the engine's own, on a ledger file as any other, whose stats vector has no
+buckets.
 """
 
 from __future__ import annotations
@@ -20,28 +21,19 @@ from numpy.typing import NDArray
 
 from kvledger.blockseconds import BlockSeconds
 from kvledger.peaks import Peaks
-from kvledger.stats import Histogram, HistogramSpan, Stats
-from kvledger.views import F64, I32
-from kvledger.words import Event, FinishReason, ReleaseCause, WaitCause
+from kvledger.stats import Histogram, HistogramSpan, Stats, StatsPlan
+from kvledger.views import I32
+from kvledger.words import Event, FinishReason, WaitCause
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Compute
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.ending import Ending
-from kvledger_engine.evict import Ids
+from kvledger_engine.ids import Ids
 from kvledger_engine.lanes import Lane
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.metering import Metering
-from kvledger_engine.prefixkeys import Integers
 from kvledger_engine.progress import Progress
-from kvledger_engine.shareclocks import ShareClocks
 from kvledger_engine.waits import QUEUE, WaitQueue
-
-
-class _Discard:
-    """In the place of an array of which only stores are made: takes them and forgets them."""
-
-    def __setitem__(self, key: object, value: object) -> None:
-        """Forget."""
 
 
 class _NoHistogram(Histogram):
@@ -49,8 +41,8 @@ class _NoHistogram(Histogram):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(memoryview(bytearray(16)).cast("d"), np.empty(0), HistogramSpan(0, ()))
+    def __init__(self, span: HistogramSpan) -> None:
+        super().__init__(memoryview(bytearray(16)).cast("d"), np.empty(0), span)
 
     def observe(self, value: float, count: int = 1) -> None:
         """Forget."""
@@ -60,9 +52,19 @@ class _NoHistogram(Histogram):
 
 
 class _BareStats(Stats):
+    """No histogram. Behind the vector is room for the one that kernels go on counting into."""
+
+    def __init__(self, plan: StatsPlan) -> None:
+        super().__init__(plan)
+        self._nothing = HistogramSpan(plan.size, ())
+        self.array = np.zeros(plan.size + self._nothing.size)[: plan.size]
+        self.values = self.array.data.cast("B").cast("d")
+        self.tenant_blocks = self.array[plan.tenant_blocks : plan.tenant_blocks + plan.columns]
+        self.wait_clock = self.array[plan.wait_clock : plan.wait_clock + len(WaitCause)]
+
     def histogram(self, name: str, **labels: str) -> Histogram:
         """A handle on nothing."""
-        return _NoHistogram()
+        return _NoHistogram(self._nothing)
 
 
 class _BareBlockSeconds(BlockSeconds):
@@ -78,11 +80,15 @@ class _BarePeaks(Peaks):
 
 
 class _BareLedger(Ledger):
-    """A ledger file without stamps and rings."""
+    """A ledger file without stamps, share clocks and rings: what kernels keep in passing goes to private memory."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.blocks.changed_seq = self.slots.changed_seq = _Discard()  # type: ignore[assignment]
+        blocks, slots = self.blocks, self.slots
+        blocks.changed_seq, slots.changed_seq = np.zeros_like(blocks.changed_seq), np.zeros_like(slots.changed_seq)
+        blocks.share_clock = np.zeros_like(blocks.share_clock)
+        blocks.share_since_ns = np.zeros_like(blocks.share_since_ns)
+        slots.last_token_ns = np.zeros_like(slots.last_token_ns)
 
     def stamp(self, blocks: Ids | I32) -> None:
         """Forget."""
@@ -131,21 +137,6 @@ class _BareQueue(WaitQueue):
         return group
 
 
-class _BareClocks(ShareClocks):
-    """No block's second is split."""
-
-    def start(self, ids: Ids) -> None:
-        """Forget."""
-
-    def advance(self, ids: Ids, references: I32) -> F64:
-        """Nobody had anything."""
-        return np.zeros(1)
-
-    def read(self, blocks: Integers) -> F64:
-        """Nobody had anything."""
-        return np.zeros(1)
-
-
 class _BareMetering(Metering):
     """Counts look-ups and the price of sharing."""
 
@@ -158,12 +149,9 @@ class _BareMetering(Metering):
     def first_blocks(self, slots: Ids) -> None:
         """Forget."""
 
-    def released(self, slot: int, blocks: Ids, cause: ReleaseCause, saved: int = 0) -> None:
-        """Forget."""
-
 
 class _BareProgress(Progress):
-    def _measure(self, slots: Ids, outputs: I32, *, steady: bool) -> None:
+    def _measure(self, slots: I32, *, steady: bool) -> None:
         self._values[self._last_token_gauge] = self._ledger.now_ns
 
 
@@ -184,7 +172,6 @@ _SUBSTITUTES = {
     "kvledger.writer.BlockSeconds": _BareBlockSeconds,
     "kvledger.writer.Peaks": _BarePeaks,
     "kvledger_engine.kvcache.Metering": _BareMetering,
-    "kvledger_engine.pool.ShareClocks": _BareClocks,
     "kvledger_engine.loop.Ending": _BareEnding,
     "kvledger_engine.loop.Progress": _BareProgress,
     "kvledger_engine.loop.WaitQueue": _BareQueue,

@@ -33,24 +33,23 @@ class Race:
 
         Raises `BenchError` if they took different blocks.
         """
-        keys = self._numbers.integers(1, 1 << 62, BLOCKS, dtype=np.uint64)
         tokens = self._numbers.integers(0, 32_000, (BLOCKS, BLOCK_TOKENS), dtype=np.int32)
         hashes = [self._bytes.randbytes(_HASH_BYTES) for _ in range(BLOCKS)]
         if turn % 2:
             vllm, theirs = self._theirs(hashes)
-            ledger, ours = self._ours(keys, tokens)
+            ledger, ours = self._ours(tokens)
         else:
-            ledger, ours = self._ours(keys, tokens)
+            ledger, ours = self._ours(tokens)
             vllm, theirs = self._theirs(hashes)
         # vLLM's block 0 is never handed out.
         if ours != [block - 1 for block in theirs]:
             raise BenchError("the pools handed out different blocks: they do not follow the same rules")
         return {"ours": ledger, "vllm": vllm}
 
-    def _ours(self, keys: np.ndarray, tokens: np.ndarray) -> tuple[list[float], list[int]]:
+    def _ours(self, tokens: np.ndarray) -> tuple[list[float], list[int]]:
         pool = self.ours
         figures, blocks = phases(
-            lambda: pool.take(BLOCKS), lambda taken: pool.index(taken, keys, tokens), pool.release, time.thread_time_ns
+            lambda: pool.take(BLOCKS), lambda taken: pool.index(taken, tokens), pool.release, time.thread_time_ns
         )
         return figures, blocks.tolist()
 
@@ -82,7 +81,6 @@ def measure(effort: Effort) -> Answer:
         for column, phase in enumerate(PHASES)
     }
     mean = {side: float((figures[f"{side} take"] + figures[f"{side} release"]).mean()) for side in ("ours", "vllm")}
-    # The median does not show what happens in one round of many: our index is rebuilt when too much was evicted.
     means = f"take and release on average: ours {mean['ours']:.0f} µs, vLLM {mean['vllm']:.0f} µs"
     return Answer(figures, (versions(), f"{means} ({mean['vllm'] / mean['ours']:.2f} ×)"))
 

@@ -18,7 +18,7 @@ new keys, are cached again and released, the tail first. Of vLLM these are `get_
 keeps owner, tenant, group, stamps, clocks and counts of every block, of which vLLM's pool keeps the reference count
 and the hash. Both must hand out the same blocks in every round, and end with all of them back and cached. Ratio: take
 and release. Apart: caching, where vLLM gets hashes that it computed before (a request's, not the pool's, work) and ours
-gets keys that were computed before, but compares contents. Processor time of the one thread, in turns that swap who is
+makes its keys of tokens and compares contents. Processor time of the one thread, in turns that swap who is
 first; vLLM's heap is frozen for the garbage collector, as in its engine core. {GOAL.text}"""
 
 

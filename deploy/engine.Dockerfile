@@ -13,6 +13,8 @@ COPY agent agent
 COPY dashboards dashboards
 COPY alerts alerts
 RUN /opt/kvledger/bin/pip install --no-cache-dir -c constraints.txt '.[engine]'
+# For a processor of this kind; on another one the first start compiles again, into /tmp.
+RUN /opt/kvledger/bin/python -m kvledger_engine.compiled
 
 FROM python:3.11.15-slim-bookworm
 # torch asks for the user's name, so the uid has to have one.

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
@@ -76,6 +76,12 @@ def memory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
     yield directory
     shutil.rmtree(directory)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the engine's kernels, where they are not yet, before the time of the first test is running."""
+    if not hasattr(session.config, "workerinput") and importlib.util.find_spec("numba") is not None:
+        import_module("kvledger_engine.compiled.kernel").prepare()
 
 
 def _needed(item: pytest.Item) -> list[str]:

@@ -50,7 +50,6 @@ CONTROL_WORDS: tuple[tuple[str, str], ...] = (
     ("evict_tail", "ring position of the next entry of evict.ring"),
     ("cached_count", "valid entries of evict.ring"),
     ("index_used", "index slots holding a block"),
-    ("index_tombstones", "index slots whose block was removed"),
     ("free_chunk_count", "entries of arena.free_chunks in use"),
     ("free_slot_count", "entries of slot.free_slots in use"),
     ("next_serial", "serial the next request will get"),

@@ -35,7 +35,7 @@ def structure_sections(limits: Limits) -> Iterator[Spec]:
     n, chunks = limits.capacity_blocks, limits.arena_chunks
     yield "free.list", "<i4", (n,), "block", "free blocks: a stack of free_count entries, next to be taken last"
     yield "index.key", "<u8", (limits.index_slots,), "", "salted 64-bit key of an indexed prefix"
-    yield "index.block", "<i4", (limits.index_slots,), "block", "block of the key; -1 never used, -2 removed"
+    yield "index.block", "<i4", (limits.index_slots,), "block", "block of the key; -1 = slot empty"
     yield (
         "evict.ring",
         "<i4",

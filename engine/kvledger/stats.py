@@ -153,12 +153,12 @@ def _inside(raw: Any, width: int, size: int) -> int:
 
 
 class Histogram:
-    """A writer's handle on one histogram: an observation is two element stores."""
+    """A writer's handle on one histogram: an observation is two element stores. `span` is where they go."""
 
-    __slots__ = ("_array", "_bounds", "_edges", "_index", "_sum", "_values")
+    __slots__ = ("_array", "_bounds", "_edges", "_index", "_sum", "_values", "span")
 
     def __init__(self, values: memoryview[float], array: NDArray[np.float64], span: HistogramSpan) -> None:
-        self._values, self._array, self._index = values, array, span.index
+        self._values, self._array, self._index, self.span = values, array, span.index, span
         self._bounds, self._edges = list(span.bounds), np.array(span.bounds)
         self._sum = span.index + len(span.bounds) + 1
 

@@ -50,7 +50,7 @@ class Free:
 
 @dataclass(slots=True)
 class Index:
-    """The prefix index: open addressing, linear probing."""
+    """The prefix index: open addressing, in buckets."""
 
     key: U64
     block: I32

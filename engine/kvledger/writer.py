@@ -77,6 +77,7 @@ class Ledger:
         self._set_seq, self._set_now = self.seq_value.data, self.now_value.data
         self._changed = self.blocks.changed_seq
         self._block_seconds = BlockSeconds(self.stats, self.now_ns)
+        self.charged_columns = self._block_seconds.charged
         self._peaks = Peaks(self.rings.peaks, hook)
         self._columns = TenantColumns(self.tenants, self.control, self.limits.max_tenants)
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
@@ -190,9 +191,9 @@ class Ledger:
         self.begin()
         self.end(idle=idle)
 
-    def charge(self, columns: NDArray[np.signedinteger[Any]], change: int) -> None:
-        """Charge `change` blocks, 1 or -1, to the tenant of every column given, from now on."""
-        self._block_seconds.charge(columns, change, self.now_ns)
+    def advance_block_seconds(self) -> None:
+        """Bring block-seconds up to now: before whoever changes `stats.tenant_blocks` itself, marking the column."""
+        self._block_seconds.advance(self.now_ns)
 
     def charge_column(self, column: int, blocks: int) -> None:
         """Charge that many blocks, fewer if negative, to one tenant from now on."""

@@ -12,8 +12,7 @@ import numpy as np
 
 from kvledger.layout import PREFIX_ACCOUNT
 from kvledger.writer import Ledger
-from kvledger_engine.evict import Ids
-from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.ids import Ids, Integers
 
 _OF_USE = ("hit_tokens", "forked_tokens", "admissions")
 _SUMMED = [name for name in PREFIX_ACCOUNT.names or () if name != "key"]

@@ -149,6 +149,13 @@ class Rows:
         empty = np.zeros(0, np.int32)
         return cls(empty, empty, empty, empty)
 
+    @classmethod
+    def summed(cls, slots: I32, rows: I32, total_tokens: int) -> Rows:
+        """Rows whose sums are known: `rows` I32[4, n] are starts, counts, lengths and ends."""
+        made = cls(slots, rows[0], rows[1], rows[2])
+        made.__dict__["ends"], made.__dict__["total_tokens"] = rows[3], total_tokens
+        return made
+
     @cached_property
     def ends(self) -> I32:
         """Tokens in the cache once the step is done."""

@@ -12,9 +12,9 @@ from kvledger.writer import Ledger
 from kvledger_engine.accounts import Price
 from kvledger_engine.chains import PrefixChains
 from kvledger_engine.errors import NotEnoughBlocks
-from kvledger_engine.evict import Ids
 from kvledger_engine.hits import PrefixHits
 from kvledger_engine.holdings import Holdings
+from kvledger_engine.ids import Ids
 from kvledger_engine.metering import Metering
 from kvledger_engine.pool import BlockPool
 from kvledger_engine.tables import BlockTables
@@ -54,7 +54,7 @@ class Beginnings:
         counts = np.array([len(part) + further for part in within])
         try:
             self._pool.check(further * len(within), reserved=int(np.count_nonzero(self._blocks.ref_count[shared] < 1)))
-            room = self._tables.check(tables, counts)
+            self._tables.check(tables, counts)
         except NotEnoughBlocks:
             return None
         began_ns = self._metering.now_ns()
@@ -62,7 +62,7 @@ class Beginnings:
         self._metering.shared(began_ns, Price.REFERENCE, slot)
         fresh = np.split(self._holdings.take(np.full(further * len(within), slot), tables.repeat(further)), len(within))
         blocks = [part for pair in zip(within, fresh, strict=True) for part in pair]
-        self._holdings.attach(np.array([slot]), tables, counts, np.concatenate(blocks), room)
+        self._holdings.attach(np.array([slot]), counts, np.concatenate(blocks))
         if self._ledger.limits.prefix_caching:
             self._metering.count_query(slot, len(tokens), len(hits) * self._size)
         return len(hits) * self._size
@@ -74,10 +74,9 @@ class Beginnings:
         """
         slots, at = self._slots, np.array([slot])
         slots.changed_seq[slot] = self._ledger.seq_value
-        self._pool.share(shared, int(slots.tenant[slot]))
+        slots.share_base[slot] = self._pool.share(shared, slots.tenant.item(slot))
         self._chains.begin(slot, spine, tokens, salt)
         slots.computed_tokens[slot] = slots.own_from_token[slot] = len(spine) * self._size
-        slots.share_base[slot] = self._pool.clocks.read(shared).sum()
         if self._windows.slide:
             self._windows.skipped[self._windows.tables(at)] = self._windows.outside(slots.computed_tokens[at])[0]
         self._metering.attached(slot)
@@ -91,19 +90,18 @@ class Beginnings:
         computed = int(slots.computed_tokens[source])
         whole = -(-computed // self._size)
         ours, theirs = (self._windows.tables(np.array([slot])) for slot in (source, target))
-        counts, blocks = self._tables.lengths(ours), self._tables.gather(ours)[0].astype(np.intp)
+        counts, blocks = self._tables.lengths(ours), self._tables.gather(ours)[0]
         assert not slots.table_blocks[target].any(), f"slot {target} was forked into while it held blocks"
         assert (counts + skipped[ours] == whole).all(), f"slot {source} has blocks beyond its {computed} tokens"
-        room = self._tables.check(theirs, counts)
+        self._tables.check(theirs, counts)
         began_ns = self._metering.now_ns()
         slots.changed_seq[[source, target]] = self._ledger.seq_value
-        self._pool.share(blocks)
+        slots.share_base[target] = self._pool.share(blocks)
         slots.computed_tokens[target] = computed
         slots.own_from_token[[source, target]] = whole * self._size
         skipped[theirs] = skipped[ours]
-        slots.share_base[target] = self._pool.clocks.read(blocks).sum()
         self._chains.fork(source, target)
         self._metering.attached(target)
         self._metering.accounts.fork(source, target, computed)
         self._metering.shared(began_ns, Price.REFERENCE, target)
-        self._holdings.attach(np.array([target]), theirs, counts, blocks, room)
+        self._holdings.attach(np.array([target]), counts, blocks)

@@ -26,6 +26,7 @@ from kvledger_engine.messages import (
     Stop,
     ToCore,
     Token,
+    Tokens,
 )
 
 logger = logging.getLogger(__name__)
@@ -202,10 +203,11 @@ class Bridge(asyncio.Protocol):
         self._inboxes.clear()
 
     def _dispatch(self, message: FromCore) -> None:
-        if isinstance(message, Token):
-            # Tokens of a request that has been forgotten are still under way when its client is gone.
-            if (inbox := self._inboxes.get(message.request_id)) is not None:
-                inbox.put(message)
+        if isinstance(message, Tokens):
+            for token in message.each():
+                # Tokens of a request that has been forgotten are still under way when its client is gone.
+                if (inbox := self._inboxes.get(token.request_id)) is not None:
+                    inbox.put(token)
         elif isinstance(message, Finished | Refused):
             if (inbox := self._inboxes.get(message.request_id)) is not None:
                 inbox.put(message)

@@ -7,9 +7,9 @@ from kvledger_engine.allocation import Allocation
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.contiguous import ContiguousCache
 from kvledger_engine.errors import BadConfig
+from kvledger_engine.evict import Eviction
 from kvledger_engine.faults import FaultPlan
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.reprieves import Eviction
 
 
 def make_cache(config: EngineConfig, ledger: Ledger, fault: FaultPlan | None = None) -> KvCache:

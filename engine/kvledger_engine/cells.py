@@ -14,10 +14,20 @@ import numpy as np
 
 from kvledger.views import I32, I64, U64
 from kvledger_engine.batch import F32, Batch, HostCopies, ragged_positions
-from kvledger_engine.prefixkeys import mix
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: the increment of splitmix64
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _HIGH_BITS = np.uint64(40)
+
+
+def mix(values: U64) -> U64:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), element by element, in place; returns `values`."""
+    values ^= values >> np.uint64(30)
+    values *= _FIRST
+    values ^= values >> np.uint64(27)
+    values *= _SECOND
+    values ^= values >> np.uint64(31)
+    return values
 
 
 def token_hashes(tokens: I32, positions: I64) -> U64:

@@ -12,9 +12,9 @@ from kvledger.limits import Group, Limits
 from kvledger.words import PreemptionMode
 from kvledger_engine.allocation import Allocation
 from kvledger_engine.errors import BadConfig
+from kvledger_engine.evict import Eviction
 from kvledger_engine.kveviction import Retention
 from kvledger_engine.quotas import Quotas, Sizes
-from kvledger_engine.reprieves import Eviction
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),

@@ -17,9 +17,8 @@ from kvledger.writer import Ledger
 from kvledger_engine.allocation import Allocation
 from kvledger_engine.chains import NO_BLOCKS
 from kvledger_engine.errors import NotEnoughBlocks
-from kvledger_engine.evict import Ids
+from kvledger_engine.ids import Ids, Integers
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.prefixkeys import Integers
 from kvledger_engine.runs import RunPool, first_fit
 
 
@@ -82,10 +81,10 @@ class ContiguousCache(KvCache):
         """Lengthen a slot's table by a free run."""
         began_ns = self._metering.now_ns()
         at, counts = np.array([slot]), np.array([count])
-        room = self._tables.check(at, counts)
+        self._tables.check(at, counts)
         blocks = self.pool.take_run(first, count, owner=self._slots.serial[slot], tenant=self._slots.tenant[slot])
         self._metering.allocated(began_ns)
-        self._holdings.attach(at, at, counts, blocks, room)
+        self._holdings.attach(at, counts, blocks)
         return blocks
 
     # -- growth ---------------------------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from kvledger.views import I32
 from kvledger.words import PinKind
 from kvledger.writer import Ledger
 from kvledger_engine.chains import NO_BLOCKS
-from kvledger_engine.evict import Ids
 from kvledger_engine.faults import FaultKind, FaultPlan
+from kvledger_engine.ids import Ids, Integers
 from kvledger_engine.pins import PinTable
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefixkeys import Integers
 from kvledger_engine.tables import BlockTables
 from kvledger_engine.windows import Windows
 
@@ -121,7 +120,7 @@ class CopyOnWrite:
         slots, sources = writes.slots[copied], writes.sources[copied]
         self._ledger.stamp(sources)
         # A live request's block-seconds must not jump: what it has had of the source leaves its base, not its sum.
-        np.subtract.at(self._slots.share_base, slots, self._pool.clocks.read(sources))
+        np.subtract.at(self._slots.share_base, slots, self._pool.clocks(sources))
         self._blocks.filled_tokens[targets] = self._slots.computed_tokens[slots] % self._size
         self._note(sources, targets, slots)
         self._tables.replace(writes.tables[copied], writes.indexes[copied], targets)

@@ -16,7 +16,7 @@ from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.messages import Finished, Refused, Token
+from kvledger_engine.messages import Finished, Refused, Tokens
 from kvledger_engine.request import RequestTable
 
 _NS_PER_SECOND = 1e9
@@ -30,7 +30,7 @@ class Ending:
 
     def __init__(self, ledger: Ledger, requests: RequestTable, cache: KvCache) -> None:
         self._ledger, self._slots, self._requests, self._cache = ledger, ledger.slots, requests, cache
-        self.outbox: list[Token | Finished | Refused] = []
+        self.outbox: list[Tokens | Finished | Refused] = []
         self._fields = [self._field(name) for name in SUMMARY_FIELDS]
         stats = ledger.stats
         self._values = stats.values

@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from kvledger.views import I32
-from kvledger.writer import Ledger
 from kvledger_engine.accounts import Price
+from kvledger_engine.compiled import slots as kernels
 from kvledger_engine.copies import CopyOnWrite
 from kvledger_engine.holdings import Holdings
+from kvledger_engine.ids import Integers
+from kvledger_engine.memory import CacheMemory
 from kvledger_engine.metering import Metering
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefixkeys import Integers
 from kvledger_engine.tables import BlockTables
 from kvledger_engine.windows import Windows
 
@@ -24,7 +25,7 @@ class Growth:
 
     def __init__(
         self,
-        ledger: Ledger,
+        memory: CacheMemory,
         *,
         pool: BlockPool,
         tables: BlockTables,
@@ -33,7 +34,8 @@ class Growth:
         holdings: Holdings,
         metering: Metering,
     ) -> None:
-        self._size, self._blocks = ledger.limits.groups[0].block_size_tokens, ledger.blocks
+        self._size, self._blocks = memory.limits.groups[0].block_size_tokens, memory.ledger.blocks
+        self._handle = memory.handle
         self._pool, self._tables, self._windows = pool, tables, windows
         self._copies, self._holdings, self._metering = copies, holdings, metering
 
@@ -43,12 +45,12 @@ class Growth:
         An upper bound: when all holders of a block grow in one call, the last of them needs no copy. Tokens of several
         steps may be asked for: what leaves a window between them is counted once.
         """
-        needed = self.missing(slots, tokens_after)
+        needed, writing = self._missing(_i32(slots), _i32(tokens_after))
         if not self._windows.plain:
             held = self._tables.lengths(self._windows.tables(slots)).reshape(len(slots), -1)
             needed = self._windows.needed(needed, held)
-        writes = self._copies.shared_writes(slots, tokens_after)
-        if len(writes):
+        if writing:
+            writes = self._copies.shared_writes(slots, tokens_after)
             np.add.at(needed, writes.rows, self._blocks.ref_count[writes.sources] >= 2)
         return needed
 
@@ -62,43 +64,41 @@ class Growth:
             return -(-tokens // self._size) - -(-hit_tokens // self._size)
         return self._windows.blocks_beyond(hit_tokens, tokens)
 
+    def _missing(self, slots: I32, tokens_after: I32) -> tuple[I32, int]:
+        """Blocks that each slot's tables lack, every one of them; and how many slots would write into shared blocks."""
+        missing: I32 = np.empty(len(slots), np.int32)
+        writing: int = kernels.lacking(self._handle, slots, tokens_after, missing)
+        return missing, writing
+
     def missing(self, slots: Integers, tokens_after: Integers) -> I32:
         """Blocks that each slot's tables lack, every one of them."""
-        if self._windows.plain:
-            held = self._tables.lengths(slots)
-        else:
-            first = slots * self._windows.count
-            held = self._tables.lengths(first) + self._windows.skipped[first]
-        missing: Integers = (tokens_after + (self._size - 1)) // self._size - held
-        return np.maximum(missing, 0, dtype=np.int32, casting="same_kind")
+        return self._missing(_i32(slots), _i32(tokens_after))[0]
 
     def grow(self, slots: Integers, tokens_after: Integers) -> None:
         """Take blocks so that each of the distinct slots can hold its tokens_after tokens.
 
         A shared block in which the next token would lie is replaced by a copy, see `KvCache.take_copies`. Raises
-        `NotEnoughBlocks`, with nothing taken.
+        `NotEnoughBlocks` or `ArenaFull`, with nothing taken.
         """
-        slots = slots.astype(np.intp)
-        missing = self.missing(slots, tokens_after)
+        at, after = _i32(slots), _i32(tokens_after)
+        found, blocks, _ = self._holdings.extend(at, after)
+        if found == kernels.SHARED_WRITES:
+            self._copy(at, after, blocks)
+
+    def _copy(self, slots: I32, tokens_after: I32, further: int) -> None:
+        """As `grow`, where shared blocks are about to be written; `further` blocks are lacking beside the copies."""
         writes = self._copies.shared_writes(slots, tokens_after)
-        grown = missing.nonzero()[0]
-        if len(grown) == 0 and len(writes) == 0:
-            return
         copied = self._copies.copied(writes)
-        growing = slots[grown]
-        tables, counts = self._windows.tables(growing), self._windows.each(missing[grown])
-        self._pool.check(int(counts.sum()) + len(copied))
-        room = self._tables.check(tables, counts)
+        self._pool.check(further + len(copied))
+        self._holdings.extend(slots, tokens_after, copies_made=True)
         copied = self._copies.made(writes, copied)
-        owners = np.concatenate((self._windows.each(growing).repeat(counts), writes.slots[copied]))
-        plain = self._windows.plain
-        blocks = self._holdings.take(
-            owners, owners if plain else np.concatenate((tables.repeat(counts), writes.tables[copied]))
-        )
-        further = len(blocks) - len(copied)
-        self._holdings.attach(growing, tables, counts, blocks[:further], room)
-        if len(writes):
-            began_ns = self._metering.now_ns()
-            self._copies.own(writes, copied, blocks[further:])
-            self._metering.accounts.copied(writes.slots[copied])
-            self._metering.shared(began_ns, Price.COPY, writes.slots)
+        targets = self._holdings.take(writes.slots[copied], writes.tables[copied])
+        began_ns = self._metering.now_ns()
+        self._copies.own(writes, copied, targets)
+        self._metering.accounts.copied(writes.slots[copied])
+        self._metering.shared(began_ns, Price.COPY, writes.slots)
+
+
+def _i32(numbers: Integers) -> I32:
+    found: I32 = np.ascontiguousarray(numbers, np.int32)
+    return found

@@ -11,7 +11,7 @@ from kvledger.views import I32
 from kvledger.writer import Ledger
 from kvledger_engine.accounts import Price
 from kvledger_engine.chains import PrefixChains
-from kvledger_engine.evict import Ids
+from kvledger_engine.ids import Ids
 from kvledger_engine.metering import Metering
 from kvledger_engine.windows import Windows
 

@@ -9,24 +9,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvledger.writer import Ledger
+from kvledger.views import I32
 from kvledger_engine.chains import NO_BLOCKS
-from kvledger_engine.evict import Ids
+from kvledger_engine.compiled import slots as kernels
+from kvledger_engine.ids import Ids, Integers, ids
+from kvledger_engine.memory import CacheMemory
 from kvledger_engine.metering import Metering
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefixkeys import Integers
-from kvledger_engine.tables import BlockTables
 from kvledger_engine.windows import Windows
 
 
 class Holdings:
     """What the slots of one ledger come to hold. `on_take` is told of blocks whose content is lost from now on."""
 
-    def __init__(
-        self, ledger: Ledger, *, pool: BlockPool, tables: BlockTables, windows: Windows, metering: Metering
-    ) -> None:
-        self._slots, self._pool, self._tables = ledger.slots, pool, tables
-        self._windows, self._metering = windows, metering
+    def __init__(self, memory: CacheMemory, *, pool: BlockPool, windows: Windows, metering: Metering) -> None:
+        self._slots, self._handle, self._scratch = memory.ledger.slots, memory.handle, memory.arrays.scratch
+        self._pool, self._windows, self._metering = pool, windows, metering
         self.on_take: Callable[[Ids], None] | None = None
 
     def take(self, slots: Ids, tables: Integers) -> Ids:
@@ -34,22 +32,32 @@ class Holdings:
         if len(slots) == 0:
             return NO_BLOCKS
         began_ns = self._metering.now_ns()
-        groups = 0 if self._windows.plain else tables % self._windows.count
-        blocks = self._pool.take(self._slots.serial[slots], self._slots.tenant[slots], groups).astype(np.intp)
+        groups = (tables % self._windows.count).astype(np.uint8)
+        blocks = self._pool.take(len(slots), self._slots.serial[slots], self._slots.tenant[slots], groups)
         self._metering.allocated(began_ns)
         if self.on_take is not None:
             self.on_take(blocks)
         return blocks
 
-    def attach(self, slots: Ids, tables: Integers, counts: Integers, blocks: Integers, room: Integers) -> None:
-        """Put blocks at the ends of the tables of distinct slots, as `BlockTables.append` does."""
+    def extend(self, slots: I32, tokens_after: I32, *, copies_made: bool = False) -> tuple[int, int, int]:
+        """As `BlockPool.extend`, for slots that run."""
+        began_ns = self._metering.now_ns()
+        found, begun, chunks = self._pool.extend(slots, tokens_after, copies_made=copies_made)
+        if found > 0:
+            self._metering.allocated(began_ns)
+            if self.on_take is not None:
+                self.on_take(self._scratch[:found])
+            if begun:
+                self._metering.first_blocks(self._scratch[found : found + begun])
+        return found, begun, chunks
+
+    def attach(self, slots: Integers, counts: Integers, blocks: Integers) -> None:
+        """Put blocks at the ends of the tables of distinct slots, counts[i] in the i-th table of theirs.
+
+        There must be room, see `BlockTables.check`.
+        """
         if len(blocks) == 0:
             return
-        self._tables.append(tables, counts, blocks, room)
-        peaks, held = self._slots.peak_blocks, self._tables.lengths(tables)
-        before = peaks[slots]
-        if not self._windows.plain:
-            held = held.reshape(len(slots), -1).sum(axis=1, dtype=np.int32)
-        peaks[slots] = np.maximum(before, held)
-        if np.count_nonzero(before) < len(before):
-            self._metering.first_blocks(slots[before == 0])
+        begun = kernels.attach(self._handle, ids(slots), ids(counts), ids(blocks))
+        if begun:
+            self._metering.first_blocks(self._scratch[:begun])

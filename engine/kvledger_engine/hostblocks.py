@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.views import I32
-from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.ids import Integers
 
 _NONE = -1
 

@@ -10,31 +10,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvledger.views import I32
+from kvledger.views import I32, U64
 from kvledger.words import ReleaseCause
 from kvledger.writer import Ledger
 from kvledger_engine.accounts import Price
-from kvledger_engine.batch import GroupTables
+from kvledger_engine.batch import GroupTables, Rows
 from kvledger_engine.beginnings import Beginnings
-from kvledger_engine.chains import PrefixChains, TokenStore
+from kvledger_engine.chains import PrefixChains
 from kvledger_engine.commits import Commits
+from kvledger_engine.compiled import slots as kernels
+from kvledger_engine.compiled import steps
 from kvledger_engine.copies import CopyOnWrite
-from kvledger_engine.evict import Ids
-from kvledger_engine.faults import FaultKind, FaultPlan
+from kvledger_engine.evict import Eviction
+from kvledger_engine.faults import FaultPlan
+from kvledger_engine.faulty import FaultyPool
 from kvledger_engine.growth import Growth
 from kvledger_engine.hits import PrefixHits
 from kvledger_engine.holdings import Holdings
+from kvledger_engine.ids import Integers
+from kvledger_engine.memory import CacheMemory
 from kvledger_engine.metering import Metering
 from kvledger_engine.pins import PinTable
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefix import PrefixIndex
-from kvledger_engine.prefixkeys import U64, Integers
-from kvledger_engine.reprieves import Eviction, reprieves
 from kvledger_engine.swaps import Swaps
 from kvledger_engine.tables import BlockTables
 from kvledger_engine.windows import Windows
-
-_CANCELLED = (ReleaseCause.DISCONNECT, ReleaseCause.API)
 
 
 class KvCache:
@@ -59,18 +59,19 @@ class KvCache:
         eviction: Eviction = Eviction.LRU,
         host_blocks: int = 0,
     ) -> None:
-        self._ledger, self._slots, self._blocks, self._faults = ledger, ledger.slots, ledger.blocks, faults
+        self._ledger, self._slots, self._blocks = ledger, ledger.slots, ledger.blocks
         self._size = ledger.limits.groups[0].block_size_tokens
-        index = PrefixIndex(ledger, block_size_tokens=self._size, faults=faults)
-        policy = reprieves(eviction, ledger.limits.capacity_blocks)
-        self.windows = windows = Windows(ledger.limits)
-        self.pool = pool = self.pool_type(ledger, index, faults, policy)
+        self._memory = memory = CacheMemory(ledger, eviction=eviction, key_bits=key_bits, hash_seed=hash_seed)
+        self._handle, self._scratch = memory.handle, memory.arrays.scratch
+        self.windows = windows = Windows(ledger.limits, memory.arrays.skipped)
+        self.pool = pool = self.pool_type(memory) if faults is None else FaultyPool(memory, faults)
         self.pins = PinTable(ledger, pool)
-        self._tables = tables = BlockTables(ledger)
+        self._tables = tables = BlockTables(memory)
+        self._laid_out_blocks = 0
         self._copies = copies = CopyOnWrite(ledger, pool, tables, windows, self.pins, faults)
-        self._metering = metering = Metering(ledger)
-        chains = PrefixChains(ledger, index, seed=hash_seed, key_bits=key_bits, trusting=faults is None)
-        self._holdings = holdings = Holdings(ledger, pool=pool, tables=tables, windows=windows, metering=metering)
+        self._metering = metering = Metering(memory)
+        chains = PrefixChains(memory)
+        self._holdings = holdings = Holdings(memory, pool=pool, windows=windows, metering=metering)
         self._hits = hits = PrefixHits(ledger, chains=chains, windows=windows, metering=metering)
         self._beginnings = Beginnings(
             ledger,
@@ -83,11 +84,9 @@ class KvCache:
             metering=metering,
         )
         self._growth = Growth(
-            ledger, pool=pool, tables=tables, windows=windows, copies=copies, holdings=holdings, metering=metering
+            memory, pool=pool, tables=tables, windows=windows, copies=copies, holdings=holdings, metering=metering
         )
-        self._commits = Commits(
-            ledger, pool=pool, tables=tables, windows=windows, chains=chains, metering=metering, policy=policy
-        )
+        self._commits = Commits(memory, pool=pool, tables=tables, windows=windows, chains=chains, metering=metering)
         self.swaps = Swaps(
             ledger,
             host_blocks=host_blocks,
@@ -98,7 +97,6 @@ class KvCache:
             chains=chains,
             holdings=holdings,
             metering=metering,
-            policy=policy,
         )
 
     # -- beginning ------------------------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ class KvCache:
 
     # -- after the compute ----------------------------------------------------------------------------------------
 
-    def commit(self, slots: Integers, computed_tokens: Integers, tokens: TokenStore, salts: U64) -> None:
+    def commit(self, slots: Integers, computed_tokens: Integers, tokens: I32, salts: U64) -> None:
         """The first `computed_tokens` tokens of each distinct slot are stored now; see `Commits.commit`."""
         self._commits.commit(slots, computed_tokens, tokens, salts)
 
@@ -174,33 +172,48 @@ class KvCache:
 
         `saved_blocks` of them were saved by `swaps`.
         """
-        slots, blocks = self._slots, self.blocks_of(slot)[::-1].astype(np.intp)
-        tables = self.windows.tables(np.array([slot]))
-        self._ledger.stamp(blocks)
-        slots.changed_seq[slot] = self._ledger.seq_value
-        slots.computed_tokens[slot] = slots.own_from_token[slot] = 0
-        self._metering.released(slot, blocks, cause, saved_blocks)
-        self._copies.forget(blocks)
-        for table in tables.tolist():
-            self._tables.clear(table)
-        self.windows.skipped[tables] = 0
-        skipped = self._faults is not None and self._skips_free(blocks, cause)
-        seconds = float(self.pool.clocks.read(blocks).sum()) if skipped else self.pool.release(blocks)
-        slots.block_seconds[slot] += seconds - slots.share_base[slot]
+        slots = self._slots
+        if self._copies.are_pending:
+            self._copies.forget(self.blocks_of(slot))
+        count, kept = kernels.vacate(self._handle, slot)
+        if cause is ReleaseCause.PREEMPTION:
+            self._metering.preempted(count, kept, saved_blocks)
+        seconds = self.pool.give_back(self._scratch[:count], cause)
+        slots.block_seconds[slot] += seconds - slots.share_base.item(slot)
         slots.share_base[slot] = 0.0
-        return len(blocks)
-
-    def _skips_free(self, blocks: Ids, cause: ReleaseCause) -> bool:
-        assert self._faults is not None
-        if cause not in _CANCELLED:
-            return False
-        return self._faults.strikes(FaultKind.SKIPPED_FREE, blocks, self._ledger.now_ns) is not None
+        return count
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
-    def tables(self, slots: Integers) -> tuple[I32, I32]:
-        """Block tables of the slots in group 0, as (blocks, offsets): table i is blocks[offsets[i]:offsets[i + 1]]."""
-        return self._tables.gather(slots.astype(np.intp) * self.windows.count)
+    def plan(self, slots: I32) -> tuple[I32, int, int]:
+        """What is left to compute of the slots: rows of starts, counts, lengths and ends; the most of one; the sum."""
+        rows: I32 = np.empty((4, len(slots)), np.int32)
+        most, total = steps.plan(self._handle, slots, rows)
+        return rows, most, total
+
+    def lay_out(self, rows: Rows, tokens: I32) -> tuple[I32, I32, I32]:
+        """(inputs, blocks, offsets) of rows: their tokens, of `tokens` by slot, and their block tables in group 0.
+
+        Row i's table is blocks[offsets[i]:offsets[i + 1]].
+        """
+        count = len(rows.slots)
+        inputs: I32 = np.empty(rows.total_tokens, np.int32)
+        offsets: I32 = np.empty(count + 1, np.int32)
+        while True:
+            blocks: I32 = np.empty(self._laid_out_blocks + count, np.int32)
+            needed = steps.lay_out(self._handle, rows.slots, rows.starts, rows.counts, tokens, inputs, blocks, offsets)
+            self._laid_out_blocks = needed
+            if needed <= len(blocks):
+                return inputs, blocks[:needed], offsets
+
+    def append(self, slots: I32, drawn: I32, tokens: I32) -> tuple[I32, int]:
+        """Append a drawn token to each slot's sequence in `tokens`, now.
+
+        Returns how many each has generated, and how many slots have all they asked for.
+        """
+        outputs: I32 = np.empty(len(slots), np.int32)
+        full = steps.append(self._handle, slots, drawn, tokens, outputs)
+        return outputs, full
 
     def group_tables(self, slots: Integers) -> tuple[GroupTables, ...]:
         """Block tables of the slots in every group; () where there is one group, of full attention."""

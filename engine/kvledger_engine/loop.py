@@ -24,7 +24,7 @@ from kvledger_engine.errors import ComputeLost
 from kvledger_engine.faults import FaultPlan
 from kvledger_engine.intake import Intake
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.messages import Finished, NewRequest, Refused, Stop, Token
+from kvledger_engine.messages import Finished, NewRequest, Refused, Stop, Tokens
 from kvledger_engine.prefill import PrefillPace
 from kvledger_engine.pricing import Pricing
 from kvledger_engine.progress import Progress
@@ -165,7 +165,7 @@ class EngineLoop:
 
     # -- a step ---------------------------------------------------------------------------------------------------
 
-    def step(self) -> list[Token | Finished | Refused]:
+    def step(self) -> list[Tokens | Finished | Refused]:
         """Compute one step and hand out what came of it. Without work nothing is published."""
         if self._is_active:
             self._step()

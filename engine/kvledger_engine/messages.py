@@ -100,13 +100,31 @@ class Scores(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: list[float]
 
 
-class Token(msgspec.Struct, tag="token", frozen=True, array_like=True):
+class Token(msgspec.Struct, frozen=True, array_like=True):
     """One generated token of sequence `index` of a request, with scores where they were asked for."""
 
     request_id: str
     index: int
     token: int
     scores: Scores | None = None
+
+
+class Tokens(msgspec.Struct, tag="tokens", frozen=True, array_like=True):
+    """The tokens of one step: `tokens[i]` is of sequence `indices[i]` of request `request_ids[i]`.
+
+    `scores` has those of the i that asked for them; None = nobody did.
+    """
+
+    request_ids: list[str]
+    indices: list[int]
+    tokens: list[int]
+    scores: dict[int, Scores] | None = None
+
+    def each(self) -> list[Token]:
+        """One by one."""
+        scores = self.scores or {}
+        rows = zip(self.request_ids, self.indices, self.tokens, strict=True)
+        return [Token(*row, scores.get(number)) for number, row in enumerate(rows)]
 
 
 class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True, array_like=True):
@@ -130,4 +148,4 @@ class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True, array_li
 
 
 ToCore = NewRequest | Cancel | Stop | Drain
-FromCore = Hello | StartFailed | Token | Finished | Refused
+FromCore = Hello | StartFailed | Tokens | Finished | Refused

@@ -9,22 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kvledger.words import PreemptedFate, ReleaseCause, RequestClass, SwapDirection
-from kvledger.writer import Ledger
+from kvledger.words import PreemptedFate, RequestClass, SwapDirection
 from kvledger_engine.accounts import PrefixAccounts, Price
-from kvledger_engine.evict import Ids
+from kvledger_engine.compiled import lifetimes as kernels
+from kvledger_engine.ids import Ids, Integers, ids
+from kvledger_engine.memory import CacheMemory
 
 _NS_PER_SECOND = 1e9
-Mask = NDArray[np.bool_]
 
 
 class Metering:
     """The measurements of one `KvCache`."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, memory: CacheMemory) -> None:
+        ledger = memory.ledger
         self._ledger, self._slots, self._blocks = ledger, ledger.slots, ledger.blocks
         stats = ledger.stats
         self._values = stats.values
@@ -33,8 +31,6 @@ class Metering:
         self._sharing, self._allocation = stats.counter("sharing_overhead_seconds_total"), stats.histogram("allocation")
         self._failures = stats.counter("allocation_failures_total")
         self._first_block = [stats.histogram("time_to_first_block", **{"class": c.word}) for c in RequestClass]
-        self._alone = stats.histogram("block_reference_lifetime", shared="false")
-        self._shared = stats.histogram("block_reference_lifetime", shared="true")
         self._queried, self._hit = (stats.counter(f"prefix_{word}_tokens_total") for word in ("queried", "hit"))
         self._kept = stats.counter("preempted_blocks_total", fate=PreemptedFate.KEPT.word)
         self._recycled = stats.counter("preempted_blocks_total", fate=PreemptedFate.RECYCLED.word)
@@ -42,7 +38,7 @@ class Metering:
         self._moved = [stats.counter("swapped_blocks_total", direction=way.word) for way in SwapDirection]
         self.accounts = PrefixAccounts(ledger)
         """Who in particular the time and the hits belong to."""
-        self._attached_ns = np.zeros(ledger.limits.max_requests, np.int64)
+        self._attached_ns, self._handle = memory.arrays.attached_ns, memory.handle
 
     def shared(self, began_ns: int, price: Price, slots: Ids | int, *, besides: float = 0.0) -> None:
         """Time since `began_ns` is what sharing cost, for the request or the requests in `slots`. Not to be nested.
@@ -81,34 +77,22 @@ class Metering:
             waited = (now_ns - int(self._slots.arrived_ns[slot])) / _NS_PER_SECOND
             self._first_block[int(self._slots.request_class[slot])].observe(waited)
 
-    def recycled(self, slots: Ids, blocks: Ids) -> None:
+    def recycled(self, slots: Integers, blocks: Integers) -> None:
         """Each slot is about to give a block back that has left its window: how long it held it."""
-        self._lifetimes(slots, blocks, self._blocks.ref_count[blocks] >= 2)
-
-    def _lifetimes(self, slots: Ids | int, blocks: Ids, others: Mask) -> None:
-        since = np.maximum(self._blocks.allocated_ns[blocks], self._attached_ns[slots])
-        held = (self._ledger.now_ns - since) / _NS_PER_SECOND
-        shared = others | (self._blocks.owner[blocks] != self._slots.serial[slots])
-        if shared.any():
-            self._shared.observe_many(held[shared])
-            held = held[~shared]
-        self._alone.observe_many(held)
+        kernels.lifetimes(self._handle, ids(slots), ids(blocks))
 
     def moved(self, blocks: int, direction: SwapDirection) -> None:
         """Blocks were copied between the pool and host memory."""
         self._values[self._moved[direction]] += blocks
 
-    def released(self, slot: int, blocks: Ids, cause: ReleaseCause, saved: int = 0) -> None:
-        """The slot is about to give these blocks back: how long it held them; if preempted, what becomes of them.
+    def preempted(self, blocks: int, kept: int, saved: int) -> None:
+        """What becomes of the blocks that a preempted slot gives back: some are `kept` by others or the cache.
 
-        Of a slot whose content was `saved`, the other blocks held none yet.
+        Of a slot whose content was `saved` in so many blocks, the others held none yet.
         """
-        others = self._blocks.ref_count[blocks] >= 2
-        self._lifetimes(slot, blocks, others)
         if saved:
             self._values[self._swapped] += saved
-            self._values[self._recycled] += len(blocks) - saved
-        elif cause is ReleaseCause.PREEMPTION:
-            kept = int(np.count_nonzero(others | (self._blocks.index_slot[blocks] >= 0)))
+            self._values[self._recycled] += blocks - saved
+        else:
             self._values[self._kept] += kept
-            self._values[self._recycled] += len(blocks) - kept
+            self._values[self._recycled] += blocks - kept

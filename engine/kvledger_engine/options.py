@@ -15,9 +15,9 @@ from kvledger_engine.allocation import Allocation
 from kvledger_engine.computes import CELL_MODEL, DEVICES, DTYPES, KV_FORMATS, ModelOptions, longest_context_tokens
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
+from kvledger_engine.evict import Eviction
 from kvledger_engine.faults import FaultKind
 from kvledger_engine.quotafile import read_quotas
-from kvledger_engine.reprieves import Eviction
 from kvledger_engine.steptime import StepTime
 
 DIRECTORY_VARIABLE = "KVLEDGER_DIR"

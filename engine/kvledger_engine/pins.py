@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from kvledger.layout import CONTROL_INDEX
-from kvledger.views import I32
+from kvledger.views import I32, U64
 from kvledger.words import PinKind
 from kvledger.writer import Ledger
+from kvledger_engine.ids import Integers
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefixkeys import U64, Integers
 
 _FREE_PINS = CONTROL_INDEX["free_pin_count"]
 UNPINNED = -1

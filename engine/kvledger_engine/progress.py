@@ -14,9 +14,8 @@ from kvledger.words import Event, FinishReason, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.batch import Batch
 from kvledger_engine.ending import Ending
-from kvledger_engine.evict import Ids
 from kvledger_engine.kvcache import KvCache
-from kvledger_engine.messages import Scores, Token
+from kvledger_engine.messages import Scores, Tokens
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
 
@@ -38,7 +37,9 @@ class Progress:
         self._last_token_gauge = stats.gauge("last_token_ns")
         self._first = [stats.histogram("time_to_first_token", **{"class": kind.word}) for kind in RequestClass]
         self._gap = [stats.histogram("inter_token_latency", **{"class": kind.word}) for kind in RequestClass]
-        self._sampled, self._at = np.zeros(0, np.int32), np.zeros(0, np.intp)
+        self._sampled: I32 = np.zeros(0, np.int32)
+        self._request_ids: list[str] = []
+        self._indices: list[int] = []
         self._sampled_ns = 0
         self._gaps: list[tuple[Callable[[float, int], None], int]] = []
 
@@ -49,21 +50,25 @@ class Progress:
             self._fork(batch)
         if len(sampled):
             # A running set that changes is a new array: the same one means that everybody's last token came together.
-            steady = batch.sample_slots is self._sampled
+            slots, steady = batch.sample_slots, batch.sample_slots is self._sampled
+            self._measure(slots, steady=steady)
+            drawn: I32 = np.ascontiguousarray(sampled, np.int32)
+            outputs, full = self._cache.append(slots, drawn, self._requests.tokens)
+            self._values[self._generated] += len(slots)
             if not steady:
-                self._sampled, self._at = batch.sample_slots, batch.sample_slots.astype(np.intp)
-            lengths = self._append(self._at, sampled)
-            self._measure(self._at, lengths, steady=steady)
-            self._hand_out(batch, sampled)
-            self._end_done(batch.sample_slots, sampled, lengths)
+                self._name(slots)
+            self._hand_out(batch, drawn)
+            if full or self._requests.stop_tokens:
+                self._end_done(slots, drawn, outputs)
 
     def _store(self, batch: Batch) -> None:
         rows, ends = batch.slots, batch.starts + batch.counts
-        again = np.minimum(ends, self._requests.computed_before[rows]) - batch.starts
-        self._values[self._recomputed] += int(again[again > 0].sum())
+        if self._requests.recomputing:
+            again = np.minimum(ends, self._requests.computed_before[rows]) - batch.starts
+            self._values[self._recomputed] += int(again[again > 0].sum())
         self._cache.copies_done(batch.copy_time.seconds)
         self._cache.swaps.done(self._requests.tokens, self._requests.salts)
-        self._cache.commit(rows, ends, self._requests.tokens, self._requests.salts[rows])
+        self._cache.commit(rows, ends, self._requests.tokens, self._requests.salts)
 
     def _fork(self, batch: Batch) -> None:
         """Give the sequences of a complete prompt their share of its blocks; each then goes its own way."""
@@ -75,17 +80,8 @@ class Progress:
                 slots.hit_tokens[target] = slots.hit_tokens[leader]
                 self._ledger.event(Event.FORKED, slots.serial.item(target), blocks=self._cache.held_blocks(target))
 
-    def _append(self, slots: Ids, sampled: I32) -> I32:
-        """Append one token to each sequence; returns how many it has generated now."""
-        view = self._slots
-        outputs = view.output_tokens[slots]
-        self._requests.tokens[slots, view.prompt_tokens[slots] + outputs] = sampled
-        outputs = outputs + 1
-        view.output_tokens[slots] = outputs
-        self._values[self._generated] += len(slots)
-        return outputs
-
-    def _measure(self, slots: Ids, outputs: I32, *, steady: bool) -> None:
+    def _measure(self, slots: I32, *, steady: bool) -> None:
+        """Everybody's next token comes now; that of slots which have generated none is the first."""
         now_ns = self._ledger.now_ns
         self._values[self._last_token_gauge] = now_ns
         if steady:
@@ -93,16 +89,15 @@ class Progress:
             for observe, count in self._gaps:
                 observe(elapsed, count)
         else:
-            self._measure_each(slots, outputs)
-        self._slots.last_token_ns[slots] = self._ledger.now_value
+            self._measure_each(slots)
         self._sampled_ns = now_ns
 
-    def _measure_each(self, slots: Ids, outputs: I32) -> None:
+    def _measure_each(self, slots: I32) -> None:
         """As `_measure` for a set that changed: some have their first token, some may have missed the last step."""
         view, now_ns = self._slots, self._ledger.now_ns
-        counts, before = self._by_class(slots), view.last_token_ns[slots]
+        counts, before, outputs = self._by_class(slots), view.last_token_ns[slots], view.output_tokens[slots]
         self._gaps = [(self._gap[kind].observe, count) for kind, count in enumerate(counts) if count]
-        fresh = slots[outputs == 1].tolist()
+        fresh = slots[outputs == 0].tolist()
         for slot in fresh:
             counts[self._first_token(slot)] -= 1
         if np.count_nonzero(before == self._sampled_ns) == len(slots) - len(fresh):
@@ -111,12 +106,12 @@ class Progress:
                 if count:
                     histogram.observe(elapsed, count)
             return
-        going_on = outputs > 1
+        going_on = outputs > 0
         kinds, seconds = view.request_class[slots[going_on]], (now_ns - before[going_on]) / _NS_PER_SECOND
         for kind, histogram in enumerate(self._gap):
             histogram.observe_many(seconds[kinds == kind])
 
-    def _by_class(self, slots: Ids) -> list[int]:
+    def _by_class(self, slots: I32) -> list[int]:
         """How many of the slots are of each class; not looked up where all requests are of one."""
         live = self._requests.live_by_class
         if max(live) == sum(live):
@@ -133,16 +128,16 @@ class Progress:
         self._ledger.event(Event.FIRST_TOKEN, view.serial.item(slot), blocks=self._cache.held_blocks(slot))
         return kind
 
-    def _hand_out(self, batch: Batch, sampled: I32) -> None:
+    def _name(self, slots: I32) -> None:
+        """Whose samples these are, until others are drawn."""
         ids, indices = self._requests.request_ids, self._requests.indices
-        drawn = zip(batch.sample_slots.tolist(), sampled.tolist(), strict=True)
-        if batch.scores is None:
-            self._ending.outbox += [Token(ids[slot], indices[slot], token) for slot, token in drawn]
-            return
-        scores = self._scores(batch)
-        self._ending.outbox += [
-            Token(ids[slot], indices[slot], token, scores.get(row)) for row, (slot, token) in enumerate(drawn)
-        ]
+        at = slots.tolist()
+        self._request_ids, self._indices = [ids[slot] for slot in at], [indices[slot] for slot in at]
+        self._sampled = slots
+
+    def _hand_out(self, batch: Batch, drawn: I32) -> None:
+        scores = None if batch.scores is None else self._scores(batch)
+        self._ending.outbox.append(Tokens(self._request_ids, self._indices, drawn.tolist(), scores))
 
     def _scores(self, batch: Batch) -> dict[int, Scores]:
         """What the compute said of each sample whose client asked, with as many of the likeliest as it asked for."""
@@ -162,8 +157,6 @@ class Progress:
     def _end_done(self, slots: I32, sampled: I32, outputs: I32) -> None:
         """End sequences that drew one of their stop tokens or have all the tokens they asked for."""
         full = outputs >= self._slots.max_tokens[slots]
-        if not self._requests.stop_tokens and not full.any():
-            return
         stopped = self._requests.stop_tokens.drawn(slots, sampled)
         for mask, reason in ((stopped, FinishReason.STOP), (full & ~stopped, FinishReason.LENGTH)):
             if mask.any():

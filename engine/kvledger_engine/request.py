@@ -76,6 +76,8 @@ class RequestTable:
         self.logprobs: I32 = np.full(size, -1, np.int32)
         self.run_timeouts_seconds: F64 = np.full(size, np.inf)
         self.computed_before: I32 = np.zeros(size, np.int32)
+        self.recomputing: set[int] = set()
+        """Slots that have tokens in `computed_before`."""
         self.awaits_fork: NDArray[np.bool_] = np.zeros(size, bool)
         self.leaders: I32 = np.zeros(size, np.int32)
         self.stop_tokens = StopTokens()
@@ -178,6 +180,7 @@ class RequestTable:
         if request.logprobs is not None:
             self.scored.update(taken.tolist())
         self.computed_before[taken] = 0
+        self.recomputing.difference_update(taken.tolist())
         self.awaits_fork[taken] = True
         self.awaits_fork[taken[0]] = False
         self.leaders[taken] = taken[0]

@@ -96,6 +96,7 @@ class Room:
         slots, group = self._slots, self._requests.group(leader)
         before, computed = self._requests.computed_before, int(slots.computed_tokens[leader])
         before[leader] = max(int(before[leader]), computed)
+        self._requests.recomputing.add(leader)
         saved = self._cache.swaps.save(leader)
         released = self._cache.release(leader, cause=ReleaseCause.PREEMPTION, saved_blocks=saved)
         mode = PreemptionMode.SWAP if saved else PreemptionMode.RECOMPUTE

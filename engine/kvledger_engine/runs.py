@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.words import BlockState
-from kvledger_engine.evict import Ids
+from kvledger_engine.compiled import pool as kernels
+from kvledger_engine.ids import Ids
 from kvledger_engine.pool import BlockPool
 
 Mask = NDArray[np.bool_]
@@ -50,7 +51,8 @@ class RunPool(BlockPool):
         """Take the free blocks first, first + 1, … for one request, with one reference each."""
         ids: Ids = np.arange(first, first + count)
         self._unlist(ids)
-        self._hold(ids, np.full(count, owner, np.uint64), np.full(count, tenant, np.int16), 0)
+        self._ledger.advance_block_seconds()
+        kernels.take_these(self._handle, np.array([owner], np.uint64), np.array([tenant], np.int16), ids)
         return ids
 
     def _unlist(self, ids: Ids) -> None:

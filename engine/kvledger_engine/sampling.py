@@ -92,7 +92,7 @@ def _shift(values: Tensor, bits: int) -> Tensor:
 
 
 def _mix(values: Tensor) -> Tensor:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), as `prefixkeys.mix`, in torch."""
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), as `cells.mix`, in torch."""
     values = (values ^ _shift(values, 30)) * _FIRST
     values = (values ^ _shift(values, 27)) * _SECOND
     return values ^ _shift(values, 31)

@@ -13,7 +13,7 @@ from kvledger.views import I32
 from kvledger.words import RequestClass
 from kvledger.writer import Ledger
 from kvledger_engine.admitting import Admission, Parts
-from kvledger_engine.batch import Batch, Rows, Scoring, ragged_positions
+from kvledger_engine.batch import Batch, Rows, Scoring
 from kvledger_engine.budgets import Budgets
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.deadlines import Deadlines
@@ -72,6 +72,8 @@ class Scheduler:
             policies = {kind: quotas.policy(kind.word) for kind in RequestClass}
             self._step_tokens = [(kind, p.step_tokens) for kind, p in policies.items() if p.step_tokens is not None]
             self._admission = SharedAdmission(config, ledger, parts, budgets=budgets, fair=fair, policies=policies)
+        # A running set that changes is a new array: of the same one the samples are the same, too.
+        self._sampled: I32 | None = None
         self._ordinals: I32 = np.arange(config.max_num_seqs, dtype=np.int32)
 
     @property
@@ -105,13 +107,11 @@ class Scheduler:
     def _continue_running(self) -> Rows:
         """Decodes first, a token each; what the token budget leaves goes to prefills in the order of admission."""
         ready = self._running.ready()
-        lengths = self._running.lengths(ready)
-        starts = self._slots.computed_tokens[ready]
-        wanted = lengths - starts
-        if not len(ready) or int(wanted.max()) == 1:
-            return Rows(ready, starts, wanted, lengths)
-        counts = self._share_out(ready, wanted)
-        return Rows(ready, starts, counts, lengths).where(counts > 0)
+        rows, most, total = self._cache.plan(ready)
+        if most <= 1:
+            return Rows.summed(ready, rows, total)
+        counts = self._share_out(ready, rows[1])
+        return Rows(ready, rows[0], counts, rows[2]).where(counts > 0)
 
     def _share_out(self, slots: I32, wanted: I32) -> I32:
         """Tokens each row gets of the budget. A row that wants one token is a decode, or as good as one."""
@@ -128,15 +128,18 @@ class Scheduler:
     # -- phase 4: the batch; 2 and 3 are the room's and the admission's ---------------------------------------------
 
     def _batch(self, rows: Rows) -> Batch:
-        table_blocks, table_offsets = self._cache.tables(rows.slots)
+        inputs, table_blocks, table_offsets = self._cache.lay_out(rows, self._requests.tokens)
         copy_source, copy_target = self._cache.take_copies()
         entries, sampled = self._samples(rows)
+        if sampled is not self._sampled:
+            self._seeds, self._temperatures = self._requests.seeds[sampled], self._requests.temperatures[sampled]
+            self._sampled = sampled
         return Batch(
             block_size_tokens=self._config.block_size_tokens,
             slots=rows.slots,
             starts=rows.starts,
             counts=rows.counts,
-            tokens=self._inputs(rows),
+            tokens=inputs,
             table_blocks=table_blocks,
             table_offsets=table_offsets,
             copy_source=copy_source,
@@ -144,23 +147,17 @@ class Scheduler:
             groups=self._cache.group_tables(rows.slots),
             sample_entry=entries,
             sample_slots=sampled,
-            sample_seed=self._requests.seeds[sampled],
-            sample_temperature=self._requests.temperatures[sampled],
+            sample_seed=self._seeds,
+            sample_temperature=self._temperatures,
             sample_top_p=self._requests.top_ps[sampled] if self._requests.cut else None,
             host_copies=self._cache.swaps.pending(),
             scores=Scoring.wanted(self._requests.logprobs[sampled]) if self._requests.scored else None,
         )
 
-    def _inputs(self, rows: Rows) -> I32:
-        store = self._requests.tokens
-        if rows.total_tokens == len(rows.slots):
-            return store[rows.slots, rows.starts]
-        return store[np.repeat(rows.slots, rows.counts), ragged_positions(rows.starts, rows.counts)]
-
     def _samples(self, rows: Rows) -> tuple[I32, I32]:
         """(row, slot) of every sample. Sequences about to be forked draw their first token from their leader's row."""
         complete: NDArray[np.bool_] = rows.ends == rows.lengths
-        if complete.all():
+        if np.count_nonzero(complete) == len(complete):
             entries, sampled = self._ordinals[: len(complete)], rows.slots
         else:
             entries = np.flatnonzero(complete).astype(np.int32)

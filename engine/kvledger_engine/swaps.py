@@ -17,13 +17,12 @@ from kvledger_engine.batch import HostCopies
 from kvledger_engine.chains import PrefixChains
 from kvledger_engine.copies import CopyOnWrite
 from kvledger_engine.errors import NotEnoughBlocks
-from kvledger_engine.evict import Ids
 from kvledger_engine.holdings import Holdings
 from kvledger_engine.hostblocks import HostBlocks
+from kvledger_engine.ids import Ids
 from kvledger_engine.metering import Metering
 from kvledger_engine.pool import BlockPool
 from kvledger_engine.preemption import preemption_mode
-from kvledger_engine.reprieves import Reprieves
 from kvledger_engine.tables import BlockTables
 from kvledger_engine.transfers import Transfers
 from kvledger_engine.windows import Windows
@@ -58,12 +57,11 @@ class Swaps:
         chains: PrefixChains,
         holdings: Holdings,
         metering: Metering,
-        policy: Reprieves | None,
     ) -> None:
         self._ledger, self._slots, self._blocks = ledger, ledger.slots, ledger.blocks
         self._size = ledger.limits.groups[0].block_size_tokens
         self._pool, self._tables, self._windows, self._copies = pool, tables, windows, copies
-        self._chains, self._holdings, self._metering, self._policy = chains, holdings, metering, policy
+        self._chains, self._holdings, self._metering = chains, holdings, metering
         self.host = HostBlocks(host_blocks, ledger.limits.capacity_blocks if host_blocks else 0)
         self._transfers = Transfers(self.host)
         self._saved: dict[int, Saved] = {}
@@ -138,7 +136,7 @@ class Swaps:
         reserved = int(np.count_nonzero(self._blocks.ref_count[shared] < 1))
         try:
             self._pool.check(int(counts.sum()) - len(shared), reserved=reserved)
-            room = self._tables.check(tables, counts)
+            self._tables.check(tables, counts)
         except NotEnoughBlocks:
             return False
         self._begin(slot, saved, tables, shared)
@@ -147,7 +145,7 @@ class Swaps:
         blocks[places] = twins
         fresh = (blocks < 0).nonzero()[0]
         blocks[fresh] = self._holdings.take(np.full(len(fresh), slot), tables.repeat(counts)[fresh])
-        self._holdings.attach(at, tables, counts, blocks, room)
+        self._holdings.attach(at, counts, blocks)
         self._bring(saved, blocks[places], absent)
         del self._saved[slot]
         self._arriving.add(slot)
@@ -157,10 +155,9 @@ class Swaps:
         """The slot's block fields: whole blocks may be shared, now or later; what is behind them is its own."""
         slots = self._slots
         slots.changed_seq[slot] = self._ledger.seq_value
-        self._pool.share(shared, int(slots.tenant[slot]))
+        slots.share_base[slot] = self._pool.share(shared, slots.tenant.item(slot))
         slots.computed_tokens[slot] = saved.tokens
         slots.own_from_token[slot] = saved.tokens // self._size * self._size
-        slots.share_base[slot] = self._pool.clocks.read(shared).sum()
         self._windows.skipped[tables] = saved.skipped
         self._metering.attached(slot)
 
@@ -192,7 +189,7 @@ class Swaps:
         self._metering.moved(len(self._transfers.in_hosts), SwapDirection.IN)
         self._transfers.done()
         for slot in sorted(self._arriving):
-            self._rejoin(slot, tokens[slot], int(salts[slot]))
+            self._rejoin(slot, tokens, salts)
         self._arriving.clear()
 
     def failed(self) -> list[int]:
@@ -205,15 +202,13 @@ class Swaps:
         self._arriving.clear()
         return lost
 
-    def _rejoin(self, slot: int, tokens: I32, salt: int) -> None:
+    def _rejoin(self, slot: int, tokens: I32, salts: U64) -> None:
         if not self._windows.plain:
             return
         full = self._slots.computed_tokens.item(slot) // self._size
         blocks = self._tables.blocks_of(slot)[:full].astype(np.intp)
         self._ledger.stamp(blocks)
-        indexed = self._chains.rejoin(slot, blocks, tokens[: full * self._size + 1], salt)
-        if self._policy is not None and len(indexed):
-            self._policy.filled(blocks[indexed], indexed)
+        self._chains.rejoin(slot, blocks, tokens, salts)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 

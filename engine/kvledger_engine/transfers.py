@@ -10,8 +10,8 @@ import numpy as np
 
 from kvledger.views import I32
 from kvledger_engine.batch import HostCopies
-from kvledger_engine.evict import Ids
 from kvledger_engine.hostblocks import HostBlocks
+from kvledger_engine.ids import Ids
 
 _NOTHING: I32 = np.zeros(0, np.int32)
 

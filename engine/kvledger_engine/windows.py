@@ -10,7 +10,7 @@ import numpy as np
 from kvledger.limits import Group, Limits
 from kvledger.views import I32, I64
 from kvledger_engine.errors import BadConfig
-from kvledger_engine.prefixkeys import Integers
+from kvledger_engine.ids import Integers
 
 MANY_BLOCKS = 1 << 40
 """More than any pool has."""
@@ -24,14 +24,14 @@ class Windows:
     Raises `BadConfig` for groups that cannot draw on one pool.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, skipped: I32) -> None:
         groups = limits.groups
         self.count, self._size = len(groups), groups[0].block_size_tokens
         self._check(groups)
         self.window_tokens = tuple(group.window_tokens for group in groups)
         self.slide = any(self.window_tokens)
         self.plain = self.count == 1 and not self.slide
-        self.skipped: I32 = np.zeros(limits.max_requests * self.count, np.int32)
+        self.skipped = skipped
         self.sink_blocks: I64 = np.array([group.sink_tokens // self._size for group in groups], np.int64)
         self._widths = np.array(self.window_tokens, np.int64)
         self._most_held = np.array([most_held(group, limits.max_num_batched_tokens) for group in groups])

@@ -16,6 +16,7 @@ from bench.instrument import Race, Twins
 from bench.steady import Load, SteadyEngine
 from bench.tmpfs import ledger_directory
 from kvledger.layout import CONTROL_INDEX
+from kvledger.peaks import Peaks
 from kvledger.writer import Ledger
 from kvledger_engine.computes import Computing, ModelOptions, open_compute
 from kvledger_engine.config import EngineConfig
@@ -111,13 +112,13 @@ def test_a_compute_that_is_slower_beside_the_instrument_is_not_leveled_away() ->
 
 
 def test_what_the_instrument_adds_is_measured_against_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    stamp = Ledger.stamp
+    note = Peaks.note
 
-    def slow(ledger: Ledger, blocks: np.ndarray) -> None:
-        stamp(ledger, blocks)
+    def slow(peaks: Peaks, now_ns: int, active: float, used: float) -> None:
+        note(peaks, now_ns, active, used)
         _ = list(range(20_000))
 
-    monkeypatch.setattr(Ledger, "stamp", slow)
+    monkeypatch.setattr(Peaks, "note", slow)
     name, load, bar = instrument.CASES[0]
     result = instrument._without_compute(Effort(quick=True), name, load, bar)
     assert result.estimate.value > 20

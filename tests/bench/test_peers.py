@@ -41,7 +41,7 @@ def test_the_plain_pools_take_cache_and_evict_what_ours_does(rounds: list[tuple[
             assert plain.take(count) == recording.take(count, owner=number, tenant=0) == blocks.tolist()
             if index:
                 keys = np.arange(count, dtype=np.uint64) + np.uint64(number * 1000 + 1)
-                ours.index(blocks, keys, np.full((count, BLOCK_TOKENS), number, np.int32))
+                ours.index(blocks, np.full((count, BLOCK_TOKENS), number, np.int32))
                 plain.register(blocks.tolist(), keys.tolist())
                 recording.register(blocks.tolist(), keys.tolist())
             ours.release(blocks)

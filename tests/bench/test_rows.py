@@ -20,8 +20,8 @@ from bench.scraper import Scraper
 from bench.steady import Load, SteadyEngine
 from bench.tmpfs import ledger_directory
 from kvledger.writer import Ledger
+from kvledger_engine.ids import Integers
 from kvledger_engine.pool import BlockPool
-from kvledger_engine.prefixkeys import Integers
 
 pytestmark = pytest.mark.needs("tmpfs")
 

@@ -20,6 +20,7 @@ from kvledger.source import MemorySource
 from kvledger.views import I32
 from kvledger.words import ReleaseCause, RequestState
 from kvledger.writer import Ledger
+from kvledger_engine.evict import Eviction
 from kvledger_engine.faults import FaultPlan
 from kvledger_engine.kvcache import KvCache
 
@@ -113,13 +114,14 @@ class Kit:
         memory: Memory | None = None,
         faults: FaultPlan | None = None,
         key_bits: int = 64,
+        eviction: Eviction = Eviction.LRU,
         hook: Callable[[], None] | None = None,
     ) -> None:
         self.memory = memory or Memory(limits or small_limits())
         self.clock = VirtualClock()
         self.ledger = self.memory.ledger(self.clock, hook)
         self.reader = self.memory.reader()
-        self.kv = KvCache(self.ledger, faults=faults, key_bits=key_bits)
+        self.kv = KvCache(self.ledger, faults=faults, key_bits=key_bits, eviction=eviction)
         self.slots, self.blocks = self.ledger.slots, self.ledger.blocks
         self.tokens: I32 = np.zeros((self.ledger.limits.max_requests, MAX_TOKENS), np.int32)
         self._serial = 0
@@ -165,7 +167,7 @@ class Kit:
     def commit(self, after: dict[int, int], *, salt: int = SALT) -> None:
         """Say that slots have computed so many tokens, within an open publication."""
         slots, computed = np.array(list(after)), np.array(list(after.values()))
-        self.kv.commit(slots, computed, self.tokens, np.full(len(slots), salt, np.uint64))
+        self.kv.commit(slots, computed, self.tokens, np.full(len(self.tokens), salt, np.uint64))
 
     def step(self, after: dict[int, int], *, salt: int = SALT) -> tuple[list[int], list[int]]:
         """Grow slots to so many tokens and compute them: one engine step. Returns the copies it made."""

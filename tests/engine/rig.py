@@ -23,7 +23,7 @@ from kvledger_engine.config import EngineConfig
 from kvledger_engine.faults import FaultPlan
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.loop import EngineLoop
-from kvledger_engine.messages import Finished, NewRequest, Refused, Token
+from kvledger_engine.messages import Finished, NewRequest, Refused, Token, Tokens
 from kvledger_engine.steptime import StepTime, TimedCompute
 from tests.engine.poison import PoisonedCellModel
 
@@ -50,21 +50,26 @@ class Outcome:
     refused: dict[str, Refused] = field(default_factory=dict)
     first_seen: list[Sequence_] = field(default_factory=list)
 
-    def take(self, messages: Iterable[Token | Finished | Refused]) -> None:
+    def take(self, messages: Iterable[Tokens | Finished | Refused]) -> None:
         """Add what one step handed out."""
         for message in messages:
             if isinstance(message, Refused):
                 self.refused[message.request_id] = message
                 continue
+            if isinstance(message, Tokens):
+                for token in message.each():
+                    self._take_token(token)
+                continue
             key = message.request_id, message.index
-            if isinstance(message, Token):
-                assert key not in self.finished, f"a token of {key} after its end"
-                if key not in self.tokens:
-                    self.first_seen.append(key)
-                self.tokens[key].append(message.token)
-            else:
-                assert key not in self.finished, f"{key} ended twice"
-                self.finished[key] = message
+            assert key not in self.finished, f"{key} ended twice"
+            self.finished[key] = message
+
+    def _take_token(self, token: Token) -> None:
+        key = token.request_id, token.index
+        assert key not in self.finished, f"a token of {key} after its end"
+        if key not in self.tokens:
+            self.first_seen.append(key)
+        self.tokens[key].append(token.token)
 
     @property
     def reasons(self) -> dict[Sequence_, str]:

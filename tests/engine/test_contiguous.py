@@ -108,7 +108,7 @@ def test_whatever_is_done_each_request_has_one_run_and_the_ledger_agrees(
     kit = Kit(replace(small_limits(capacity=capacity, caching=False, pins=64), max_model_len_tokens=MAX_TOKENS))
     cache = ContiguousCache(kit.ledger, allocation)
     live: dict[int, int] = {}
-    salts = np.full(1, SALT, np.uint64)
+    salts = np.full(kit.ledger.limits.max_requests, SALT, np.uint64)
     for move, slot, number in moves:
         kit.clock.advance(1_000_000_000)
         kit.ledger.begin()

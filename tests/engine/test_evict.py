@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvledger.clock import VirtualClock
-from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
-from kvledger_engine.evict import EvictionOrder
 from tests.engine.cachekit import Memory, small_limits
+from tests.engine.evictkit import Order
 
 CAPACITY = 8
 MEMORY = Memory(small_limits(capacity=CAPACITY))
 
 
-def new_order() -> tuple[Ledger, EvictionOrder]:
+def new_order() -> tuple[Ledger, Order]:
     ledger = MEMORY.ledger(VirtualClock())
     ledger.begin()
-    return ledger, EvictionOrder(ledger)
-
-
-def append(order: EvictionOrder, *blocks: int) -> None:
-    order.append(np.array(blocks, np.intp))
+    return ledger, Order(ledger)
 
 
 def test_the_oldest_are_evicted_first_and_of_one_call_the_first() -> None:
     _, order = new_order()
-    append(order, 3, 1)
-    append(order, 2)
-    assert order.pop(2).tolist() == [3, 1]
-    assert order.pop(1).tolist() == [2]
+    order.append(3, 1)
+    order.append(2)
+    assert order.pop(2) == [3, 1]
+    assert order.pop(1) == [2]
     assert len(order) == 0
 
 
 def test_a_block_that_comes_back_is_the_newest() -> None:
     _, order = new_order()
-    append(order, 0, 1, 2)
-    order.remove(np.array([0]))
-    append(order, 0)
-    assert order.pop(3).tolist() == [1, 2, 0]
+    order.append(0, 1, 2)
+    order.remove(0)
+    order.append(0)
+    assert order.pop(3) == [1, 2, 0]
 
 
 def test_evicted_blocks_are_stamped_and_lose_their_ticket() -> None:
     ledger, order = new_order()
-    append(order, 5, 6)
+    order.append(5, 6)
     order.pop(1)
     assert ledger.blocks.changed_seq[[5, 6]].tolist() == [ledger.seq, 0]
     assert ledger.blocks.evict_ticket[5] == -1
@@ -59,18 +53,17 @@ def test_the_order_is_that_of_a_list_whatever_comes_and_goes(moves: list[tuple[s
     for move, bits in moves:
         if move == "add":
             fresh = [block for block in range(CAPACITY) if bits >> block & 1 and block not in model]
-            append(order, *fresh)
+            order.append(*fresh)
             model += fresh
         elif move == "use":
             used = [block for block in model if bits >> block & 1]
-            order.remove(np.array(used, np.intp))
+            order.remove(*used)
             model = [block for block in model if block not in used]
         else:
             count = min(bits % 4, len(model))
-            assert order.pop(count).tolist() == model[:count]
+            assert order.pop(count) == model[:count]
             model = model[count:]
-        assert order.blocks().tolist() == model
+        assert order.blocks() == model
         assert len(order) == len(model)
-        span = ledger.control[CONTROL_INDEX["evict_tail"]] - ledger.control[CONTROL_INDEX["evict_head"]]
-        assert len(model) <= span <= len(ledger.evict.ring)
+        assert len(model) <= order.span <= len(ledger.evict.ring)
         assert (ledger.blocks.evict_ticket >= 0).sum() == len(model)

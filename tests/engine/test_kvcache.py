@@ -149,17 +149,6 @@ def test_generated_tokens_are_found_too() -> None:
     assert kit.start(1, [1, 1, 1, 5, 6, 7, 8, 9, 0]) == 8
 
 
-def test_tokens_may_come_from_a_function() -> None:
-    kit = Kit()
-    kit.start(0, [1] * 3)
-    kit.ledger.begin()
-    slots, ends = np.array([0]), np.array([4])
-    kit.kv.grow(slots, ends)
-    kit.kv.commit(slots, ends, lambda at, positions: kit.tokens[at, positions] + positions, np.array([SALT], np.uint64))
-    kit.ledger.end()
-    assert kit.start(1, [1, 2, 3, 3, 9]) == 4
-
-
 def test_the_same_content_computed_twice_is_indexed_once_and_the_second_copy_becomes_free() -> None:
     kit = Kit()
     kit.ledger.begin()

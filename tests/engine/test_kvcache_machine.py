@@ -179,7 +179,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.kit.ledger.begin()
         self.kit.kv.copies_done()
         self.model.copies_done()
-        salts = np.array([self.model.sequences[slot].salt for slot in after], np.uint64)
+        salts = np.zeros(self.limits.max_requests, np.uint64)
+        salts[slots] = [self.model.sequences[slot].salt for slot in after]
         self.kit.kv.commit(slots, ends, self.kit.tokens, salts)
         self.model.commit(after)
         self.kit.ledger.end()
@@ -323,7 +324,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert tables[slot] == sequence.table
             found = (slots.serial[row], slots.computed_tokens[row], slots.own_from_token[row], slots.peak_blocks[row])
             assert found == (sequence.serial, sequence.computed, sequence.own_from, sequence.peak)
-            live = self.kit.kv.pool.clocks.read(np.array(sequence.table, np.intp)).sum() - slots.share_base[row]
+            live = self.kit.kv.pool.clocks(np.array(sequence.table, np.intp)).sum() - slots.share_base[row]
             assert math.isclose(slots.block_seconds[row] + live, sequence.block_seconds, abs_tol=1e-9)
 
     def _counts_equal(self, audit: Audit) -> None:

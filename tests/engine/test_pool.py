@@ -20,7 +20,7 @@ def new_kit(capacity: int = 8) -> Kit:
 
 def take(kit: Kit, count: int, *, owner: int = 1, tenant: int = 0) -> list[int]:
     owners, tenants = np.full(count, owner, np.uint64), np.full(count, tenant, np.int16)
-    return [int(block) for block in kit.kv.pool.take(owners, tenants)]
+    return [int(block) for block in kit.kv.pool.take(count, owners, tenants)]
 
 
 def release(kit: Kit, *blocks: int) -> None:

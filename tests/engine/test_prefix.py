@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,11 @@ from hypothesis import strategies as st
 from kvledger.clock import VirtualClock
 from kvledger.layout import CONTROL_INDEX
 from kvledger.views import I32, I64, U64
-from kvledger_engine.prefix import PrefixIndex
-from kvledger_engine.prefixkeys import block_sums, prefix_keys, prefix_salt
+from kvledger_engine.compiled import chains, index
+from kvledger_engine.compiled.arrays import unpack
+from kvledger_engine.compiled.kernel import aside
+from kvledger_engine.memory import CacheMemory
+from kvledger_engine.prefixkeys import prefix_salt
 from tests.engine.cachekit import SALT, Kit, Memory, small_limits
 
 CAPACITY, SIZE = 12, 2
@@ -20,11 +25,31 @@ Content = tuple[int, int, int]
 
 
 def keys_of(tokens: list[int], salt: int, *, seed: int = 1, bits: int = 64) -> list[int]:
-    rows = np.array(tokens, np.int32).reshape(-1, SIZE)
-    positions = np.arange(rows.size).reshape(rows.shape)
-    sums = block_sums(rows, positions, seed).cumsum(dtype=np.uint64)
-    keys = prefix_keys(sums, np.full(len(rows), salt, np.uint64), np.arange(len(rows)), bits)
+    memory = CacheMemory(MEMORY.ledger(VirtualClock()), key_bits=bits, hash_seed=seed)
+    sums, keys = np.zeros((2, len(tokens) // SIZE), np.uint64)
+    chains.hash_blocks(memory.handle, np.array(tokens, np.int32), np.array([salt], np.uint64), sums, keys)
     return [int(key) for key in keys]
+
+
+@aside
+def insert(handle: Any, key: U64, salt: U64, parent: int, tokens: I32, block: int) -> bool:
+    """As a block that fills is indexed: only if its content is not yet."""
+    arrays = unpack(handle)
+    if index.find(arrays, key[0], salt[0], parent, tokens, 0) >= 0:
+        return False
+    index.insert(arrays, key[0], salt[0], parent, tokens, 0, block)
+    return True
+
+
+@aside
+def find(handle: Any, key: U64, salt: U64, parent: int, tokens: I32) -> int:
+    found: int = index.find(unpack(handle), key[0], salt[0], parent, tokens, 0)
+    return found
+
+
+@aside
+def remove(handle: Any, blocks: I64) -> None:
+    index.remove(unpack(handle), blocks, 0)
 
 
 def test_a_key_stands_for_the_whole_prefix_its_order_and_its_place() -> None:
@@ -79,51 +104,43 @@ Moves = st.lists(
 @settings(max_examples=150)
 @given(moves=Moves, bits=st.sampled_from((2, 8, 64)))
 def test_the_index_is_a_dict_of_salt_parent_and_tokens(moves: list[tuple[bool, int, int, int, int]], bits: int) -> None:
+    contents = {content: row(content, bits) for content in every_content()}
     ledger = MEMORY.ledger(VirtualClock())
     ledger.begin()
-    index = PrefixIndex(ledger, block_size_tokens=SIZE)
+    memory = CacheMemory(ledger)
     model: dict[Content, int] = {}
     for adds, block, token, salt, parent in moves:
         content = (salt, parent, token)
         held = next((known for known, where in model.items() if where == block), None)
         if adds and held is None:
-            indexed = register(index, content, block, bits)
-            assert indexed == (content not in model)
+            key, salts, tokens = contents[content]
+            assert insert(memory.handle, key, salts, parent, tokens, block) == (content not in model)
             model.setdefault(content, block)
         elif not adds and held is not None:
-            index.remove(np.array([block]))
+            remove(memory.handle, np.array([block]))
             del model[held]
-        assert {known: look_up(index, known, bits) for known in every_content()} == {
-            known: model.get(known, -1) for known in every_content()
+        found = {
+            known: find(memory.handle, key, salts, known[1], tokens) for known, (key, salts, tokens) in contents.items()
         }
+        assert found == {known: model.get(known, -1) for known in contents}
         assert ledger.control[CONTROL_INDEX["index_used"]] == len(model)
         slots = ledger.blocks.index_slot
         assert sorted(np.flatnonzero(slots >= 0).tolist()) == sorted(model.values())
         assert all(ledger.index.block[slots[b]] == b for b in model.values())
-        assert (ledger.index.block == -2).sum() == ledger.control[CONTROL_INDEX["index_tombstones"]]
+        assert (memory.arrays.passed >= 0).all()
+        if not model:
+            assert not memory.arrays.passed.any()
 
 
 def every_content() -> list[Content]:
     return [(salt, parent, token) for salt in range(2) for parent in range(4) for token in range(3)]
 
 
-def row(content: Content, bits: int) -> tuple[U64, I32, U64, I64]:
-    """Keys (of salt and tokens only, so that parents collide), tokens, salts and parents of one block."""
-    salt, parent, token = content
-    key = keys_of([token, token], salt, bits=bits)
-    tokens = np.full((1, SIZE), token, np.int32)
-    return np.array(key, np.uint64), tokens, np.array([salt], np.uint64), np.array([parent], np.int64)
-
-
-def register(index: PrefixIndex, content: Content, block: int, bits: int) -> bool:
-    keys, tokens, salts, parents = row(content, bits)
-    indexed, _ = index.register(keys, tokens, salts, np.array([block]), np.array([0]), parents)
-    return len(indexed) == 1
-
-
-def look_up(index: PrefixIndex, content: Content, bits: int) -> int:
-    keys, tokens, salts, parents = row(content, bits)
-    return int(index.find(keys, tokens, salts, parents)[0])
+def row(content: Content, bits: int) -> tuple[U64, U64, I32]:
+    """Key (of salt and tokens only, so that parents collide), salt and tokens of one block."""
+    salt, _, token = content
+    key = np.array(keys_of([token, token], salt, bits=bits), np.uint64)
+    return key, np.array([salt], np.uint64), np.full(SIZE, token, np.int32)
 
 
 def test_equal_tokens_after_different_prefixes_under_one_key_are_told_apart() -> None:

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from kvledger.clock import VirtualClock
-from kvledger.layout import CONTROL_INDEX
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.errors import BadConfig
-from kvledger_engine.evict import EvictionOrder
-from kvledger_engine.reprieves import Depths, Eviction, Reprieves, UseCounts, reprieves
-from tests.engine.cachekit import Memory, small_limits
+from kvledger_engine.evict import Eviction
+from tests.engine.cachekit import Kit, Memory, small_limits
+from tests.engine.evictkit import Order
 from tests.engine.rig import Rig, expected, request
 
 CAPACITY = 8
 MEMORY = Memory(small_limits(capacity=CAPACITY))
-
-
-class Given(Reprieves):
-    """A policy whose lives are told to it."""
-
-    def __init__(self) -> None:
-        self.lives = np.zeros(CAPACITY, np.int64)
-
-    def has_life(self, blocks: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = self.lives[blocks] > 0
-        return found
-
-    def spend(self, blocks: NDArray[Any]) -> None:
-        self.lives[blocks] -= 1
 
 
 def popped_from(model: list[int], lives: list[int], count: int) -> list[int]:
@@ -55,8 +37,8 @@ def popped_from(model: list[int], lives: list[int], count: int) -> list[int]:
     st.lists(st.tuples(st.sampled_from(("add", "use", "evict", "live")), st.integers(0, 255)), min_size=40, max_size=80)
 )
 def test_the_order_is_that_of_a_list_in_which_blocks_with_lives_go_to_the_end(moves: list[tuple[str, int]]) -> None:
-    ledger, policy = MEMORY.ledger(VirtualClock()), Given()
-    order = EvictionOrder(ledger, policy)
+    ledger = MEMORY.ledger(VirtualClock())
+    order = Order(ledger, Eviction.PREFIX)
     model: list[int] = []
     lives = [0] * CAPACITY
     for move, bits in moves:
@@ -64,72 +46,77 @@ def test_the_order_is_that_of_a_list_in_which_blocks_with_lives_go_to_the_end(mo
         chosen = [block for block in range(CAPACITY) if bits >> block & 1]
         if move == "add":
             fresh = [block for block in chosen if block not in model]
-            order.append(np.array(fresh, np.intp))
+            order.append(*fresh)
             model += fresh
         elif move == "use":
             used = [block for block in model if block in chosen]
-            order.remove(np.array(used, np.intp))
+            order.remove(*used)
             model = [block for block in model if block not in used]
         elif move == "live":
             for block in chosen:
-                lives[block] = policy.lives[block] = 1 + block % 3
+                lives[block] = order.lives[block] = 1 + block % 3
         else:
             count = min(bits % 4, len(model))
-            assert order.pop(count).tolist() == popped_from(model, lives, count)
-            assert policy.lives.tolist() == lives
+            assert order.pop(count) == popped_from(model, lives, count)
+            assert order.lives.tolist() == lives
         ledger.end()
-        assert order.blocks().tolist() == model
+        assert order.blocks() == model
         assert len(order) == len(model)
-        span = ledger.control[CONTROL_INDEX["evict_tail"]] - ledger.control[CONTROL_INDEX["evict_head"]]
-        assert len(model) <= span <= len(ledger.evict.ring)
+        assert len(model) <= order.span <= len(ledger.evict.ring)
         assert (ledger.blocks.evict_ticket >= 0).sum() == len(model)
 
 
 def test_a_block_that_is_passed_over_is_stamped() -> None:
-    ledger, policy = MEMORY.ledger(VirtualClock()), Given()
-    order = EvictionOrder(ledger, policy)
-    policy.lives[5] = 1
+    ledger = MEMORY.ledger(VirtualClock())
+    order = Order(ledger, Eviction.PREFIX)
+    order.lives[5] = 1
     ledger.begin()
-    order.append(np.array([5, 6]))
+    order.append(5, 6)
     ledger.end()
     ledger.begin()
-    assert order.pop(1).tolist() == [6]
+    assert order.pop(1) == [6]
     assert ledger.blocks.changed_seq[[5, 6]].tolist() == [ledger.seq, ledger.seq]
 
 
-def turns(policy: Reprieves, block: int) -> int:
-    """How often a block is passed over."""
-    at, count = np.array([block]), 0
-    while policy.has_life(at)[0]:
-        policy.spend(at)
-        count += 1
-    return count
-
-
 def test_uses_are_halved_with_every_turn_and_so_are_forgotten() -> None:
-    policy = UseCounts(CAPACITY)
     for uses, wanted in ((0, 0), (1, 1), (2, 2), (3, 2), (7, 3), (15, 4), (400, 4)):
-        policy.allocated(np.array([1]))
+        order = Order(MEMORY.ledger(VirtualClock()), Eviction.LFU)
         for _ in range(uses):
-            policy.used(np.array([1]))
-        assert turns(policy, 1) == wanted, uses
-        assert turns(policy, 1) == 0
-    policy.used(np.array([1]))
-    policy.allocated(np.array([1]))
-    assert turns(policy, 1) == 0, "what was in the block before has no say"
+            order.use(1)
+        assert order.turns(1) == wanted, uses
+        assert order.turns(1) == 0
+
+
+def test_what_was_in_a_block_before_it_was_taken_has_no_say() -> None:
+    kit = Kit(small_limits(capacity=1), eviction=Eviction.LFU)
+    lives = kit.kv._memory.arrays.lives
+    kit.start(0, [1] * 4)
+    kit.ledger.begin()
+    kit.kv.pool.share(np.zeros(1, np.int64))
+    assert lives[0] == 1
+    kit.kv.pool.release(np.zeros(1, np.int64))
+    kit.ledger.end()
+    kit.end(0)
+    kit.start(1, [2] * 4)
+    assert lives[0] == 0
 
 
 def test_the_first_blocks_of_a_sequence_are_passed_over_more_often_and_anew_after_each_use() -> None:
-    policy = Depths(CAPACITY)
-    policy.filled(np.arange(6), np.array([0, 1, 3, 4, 15, 16]))
+    order = Order(MEMORY.ledger(VirtualClock()), Eviction.PREFIX)
+    for block, depth in enumerate((0, 1, 3, 4, 15, 16)):
+        order.fill(block, depth)
     for _ in range(2):
-        policy.cached(np.arange(6))
-        assert [turns(policy, block) for block in range(6)] == [3, 2, 2, 1, 1, 0]
+        for block in range(6):
+            order.cache(block)
+        assert [order.turns(block) for block in range(6)] == [3, 2, 2, 1, 1, 0]
 
 
 def test_lru_passes_nobody_over_and_an_unknown_policy_is_refused() -> None:
-    assert reprieves(Eviction.LRU, CAPACITY) is None
-    assert not Reprieves().has_life(np.arange(3)).any()
+    order = Order(MEMORY.ledger(VirtualClock()))
+    order.use(1)
+    order.fill(1, 0)
+    order.cache(1)
+    assert order.turns(1) == 0
     with pytest.raises(BadConfig, match="eviction='fifo': use one of lru, lfu, prefix"):
         EngineConfig(eviction="fifo")
 
@@ -168,12 +155,12 @@ def test_what_was_shared_outlives_a_flood_under_lfu_and_not_under_lru() -> None:
 
 
 def test_the_beginning_of_a_sequence_outlives_what_came_after_it_was_last_used() -> None:
-    ledger, policy = MEMORY.ledger(VirtualClock()), Depths(CAPACITY)
-    order = EvictionOrder(ledger, policy)
-    blocks = np.arange(CAPACITY)
-    policy.filled(blocks, np.where(blocks == 2, 0, 20))
-    policy.cached(blocks)
+    ledger = MEMORY.ledger(VirtualClock())
+    order = Order(ledger, Eviction.PREFIX)
+    for block in range(CAPACITY):
+        order.fill(block, 0 if block == 2 else 20)
+        order.cache(block)
     ledger.begin()
-    order.append(blocks)
-    assert order.pop(7).tolist() == [0, 1, 3, 4, 5, 6, 7]
-    assert order.blocks().tolist() == [2]
+    order.append(*range(CAPACITY))
+    assert order.pop(7) == [0, 1, 3, 4, 5, 6, 7]
+    assert order.blocks() == [2]

@@ -192,7 +192,7 @@ def test_the_sequences_of_a_preempted_prefill_wait_and_come_back_together() -> N
 def leak(rig: Rig, blocks: int) -> None:
     """Take blocks for an owner that will never give them back."""
     rig.ledger.begin()
-    rig.loop._cache.pool.take(np.full(blocks, 10**6, np.uint64), np.zeros(blocks, np.int16))
+    rig.loop._cache.pool.take(blocks, np.full(blocks, 10**6, np.uint64), np.zeros(blocks, np.int16))
     rig.ledger.end()
 
 

@@ -484,7 +484,7 @@ def test_blocks_that_are_lost_end_a_request_that_waits_for_its_quota_alone() -> 
     rig = rig_of({"a": {"max_blocks": 6}}, capacity_blocks=30)
     rig.ledger.begin()
     column = rig.ledger.tenant_column("a")
-    rig.loop._cache.pool.take(np.full(4, 10**6, np.uint64), np.full(4, column, np.int16))
+    rig.loop._cache.pool.take(4, np.full(4, 10**6, np.uint64), np.full(4, column, np.int16))
     rig.ledger.end()
     rig.submit(of("a", "mine", 12, 4), of("b", "other", 12, 4))
     rig.finish(within_steps=20)

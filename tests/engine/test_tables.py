@@ -13,6 +13,7 @@ from kvledger.clock import VirtualClock
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
 from kvledger_engine.errors import ArenaFull
+from kvledger_engine.memory import CacheMemory
 from kvledger_engine.tables import BlockTables
 from tests.engine.cachekit import Memory, shared_memory, small_limits
 
@@ -25,7 +26,7 @@ def new_tables(chunk_blocks: int = 2, logical_blocks: int = 20) -> tuple[Ledger,
     )
     ledger = memory.ledger(VirtualClock())
     ledger.begin()
-    return ledger, BlockTables(ledger)
+    return ledger, BlockTables(CacheMemory(ledger))
 
 
 FREE_CHUNKS = CONTROL_INDEX["free_chunk_count"]
@@ -37,7 +38,8 @@ MOVES = st.tuples(
 
 def append(tables: BlockTables, slots: list[int], counts: list[int], blocks: list[int]) -> None:
     at, count = np.array(slots, np.intp), np.array(counts, np.intp)
-    tables.append(at, count, np.array(blocks, np.int32), tables.check(at, count))
+    tables.check(at, count)
+    tables.append(at, count, np.array(blocks, np.int32))
 
 
 def test_blocks_come_back_in_order_across_chunks() -> None:

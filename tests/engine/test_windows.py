@@ -244,7 +244,7 @@ def test_a_prefix_is_shared_no_further_than_its_last_whole_window() -> None:
     # Request 1 keeps the first three blocks of both groups. Of the rest those of the window go first: they are lost.
     kit.ledger.begin()
     lost = kit.kv.pool.free_blocks + 3
-    kit.kv.pool.take(np.full(lost, 9, np.uint64), np.zeros(lost, np.int16))
+    kit.kv.pool.take(lost, np.full(lost, 9, np.uint64), np.zeros(lost, np.int16))
     assert kit.kv.pool.cached_blocks == 3
     kit.seat(2)
     # All six blocks of full attention are there; the longest prefix whose window is ends with the third.
@@ -262,9 +262,9 @@ def test_the_same_tokens_in_another_group_are_another_key() -> None:
 def test_groups_that_cannot_draw_on_one_pool_are_refused() -> None:
     unequal = replace(small_limits(), groups=(Group(block_size_tokens=4), Group(block_size_tokens=8)))
     with pytest.raises(BadConfig, match="groups of one pool need blocks of one size"):
-        Windows(unequal)
+        Windows(unequal, np.zeros(99, np.int32))
     with pytest.raises(BadConfig, match="put one of full attention first"):
-        Windows(windowed_limits((8, 0)))
+        Windows(windowed_limits((8, 0)), np.zeros(99, np.int32))
 
 
 @given(

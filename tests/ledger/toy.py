@@ -146,7 +146,7 @@ class Toy:
 
     def _forget(self, block: int) -> None:
         self._uncache(block)
-        self.ledger.index.block[self.blocks.index_slot[block]] = -2
+        self.ledger.index.block[self.blocks.index_slot[block]] = -1
         self.blocks.index_slot[block], self.blocks.prefix_hash[block] = -1, 0
         self.put("index_used", self.word("index_used") - 1)
 

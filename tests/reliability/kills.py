@@ -5,6 +5,7 @@ Seen within 3 s, no torn state served, no engine counter goes back, over every d
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -94,6 +95,7 @@ def crashing_engine(directory: Path, seed: int, crash_at: int) -> Iterator[subpr
     """A storming engine as a process, live when the block is entered, killed at its end if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.reliability.crashing", str(directory), str(seed), str(crash_at)],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvledger_engine.prefixkeys import mix
+from kvledger_engine.cells import mix
 from kvledger_engine.sampling import draw, gumbel_noise, score
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5, -3.0])

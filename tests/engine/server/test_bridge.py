@@ -22,6 +22,7 @@ from kvledger_engine.messages import (
     StartFailed,
     ToCore,
     Token,
+    Tokens,
 )
 
 HELLO = Hello(engine="e", model="m", max_model_len_tokens=8, vocab_size=256, ledger_path="/p")
@@ -84,7 +85,7 @@ def test_each_request_hears_its_own_messages_in_order() -> None:
     async def conversation(core: Core, bridge: Bridge) -> None:
         a, b = bridge.submit(request("a")), bridge.submit(request("b"))
         assert [await core.receive(), await core.receive()] == [request("a"), request("b")]
-        await core.send(Token("a", 0, 1), Token("b", 0, 2), Token("a", 0, 3), Token("nobody", 0, 9))
+        await core.send(Tokens(["a", "b", "a", "nobody"], [0] * 4, [1, 2, 3, 9]))
         assert await a.take() == [Token("a", 0, 1), Token("a", 0, 3)]
         assert await b.take() == [Token("b", 0, 2)]
         await core.send(finished("a"))
@@ -144,7 +145,7 @@ def test_a_dead_core_is_told_to_open_requests_after_what_came_before_and_to_late
     async def conversation(core: Core, bridge: Bridge) -> None:
         inbox = bridge.submit(request("a"))
         await core.receive()
-        await core.send(Token("a", 0, 1))
+        await core.send(Tokens(["a"], [0], [1]))
         core.die()
         await bridge.ended.wait()
         assert await inbox.take() == [Token("a", 0, 1)]

@@ -21,12 +21,12 @@ from kvledger_engine.channel import (
     reader_of_core,
     reader_of_http,
 )
-from kvledger_engine.messages import Cancel, Drain, Finished, FromCore, Hello, NewRequest, Refused, StartFailed, Token
+from kvledger_engine.messages import Cancel, Drain, Finished, FromCore, Hello, NewRequest, Refused, StartFailed, Tokens
 
 HELLO = Hello(engine="e", model="m", max_model_len_tokens=8, vocab_size=256, ledger_path="/p")
 FINISHED = Finished(request_id="a", index=1, reason="stop", prompt_tokens=3, output_tokens=4, hit_tokens=0)
 REFUSED = Refused(request_id="b", reason="queue_full", advice="later", retryable=True)
-FROM_CORE: list[FromCore] = [HELLO, StartFailed("no"), Token("a", 0, 7), FINISHED, REFUSED]
+FROM_CORE: list[FromCore] = [HELLO, StartFailed("no"), Tokens(["a"], [0], [7]), FINISHED, REFUSED]
 REQUEST = NewRequest(request_id="a", prompt=[1, 2], max_tokens=3)
 
 

@@ -18,7 +18,7 @@ from kvledger_engine.config import EngineConfig
 from kvledger_engine.core import Core
 from kvledger_engine.errors import ComputeLost
 from kvledger_engine.loop import EngineLoop
-from kvledger_engine.messages import Drain, Finished, FromCore, NewRequest, Token
+from kvledger_engine.messages import Drain, Finished, FromCore, NewRequest, Tokens
 from kvledger_engine.terminations import Terminations
 
 CONFIG = EngineConfig(
@@ -101,7 +101,11 @@ def test_a_peer_that_does_not_read_has_its_requests_cancelled_and_hears_so_later
     ends = [message for message in reading if isinstance(message, Finished)]
     assert sorted(end.request_id for end in ends) == ["r0", "r1", "r2", "r3"]
     assert {end.reason for end in ends} == {"cancelled"}
-    assert sum(isinstance(message, Token) for message in reading) == sum(end.output_tokens for end in ends) > 0
+    assert (
+        sum(len(message.tokens) for message in reading if isinstance(message, Tokens))
+        == sum(end.output_tokens for end in ends)
+        > 0
+    )
     assert run.gauge("active_blocks") == 0
 
 

@@ -1,0 +1,78 @@
+"""A step's arrays: what each sequence wants, the inputs and tables of its rows, and the tokens that were drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvledger.views import I32
+from kvledger_engine.compiled.arrays import CHUNK_BLOCKS, GROUPS, unpack
+from kvledger_engine.compiled.kernel import kernel
+
+
+@kernel("UniTuple(i8, 2)(i8[::1], i4[::1], i4[:, ::1])")
+def plan(handle: Any, slots: I32, rows: I32) -> tuple[int, int]:
+    """What is left to compute of each of `slots` I32[n]: (the most of one, all together).
+
+    `rows` I32[4, n] get the tokens in the cache, those to compute, the tokens of the sequence, and again these.
+    """
+    arrays = unpack(handle)
+    most, total = 0, 0
+    for row in range(len(slots)):
+        slot = slots[row]
+        length, start = arrays.prompt_tokens[slot] + arrays.output_tokens[slot], arrays.computed_tokens[slot]
+        rows[0, row], rows[1, row], rows[2, row], rows[3, row] = start, length - start, length, length
+        most = max(most, length - start)
+        total += length - start
+    return most, total
+
+
+@kernel("int64(i8[::1], i4[::1], i4[::1], i4[::1], i4[:, ::1], i4[::1], i4[::1], i4[::1])")
+def lay_out(
+    handle: Any, slots: I32, starts: I32, counts: I32, tokens: I32, inputs: I32, blocks: I32, offsets: I32
+) -> int:
+    """Inputs and tables of rows that compute counts[i] tokens of slots[i] from starts[i] on; all but one I32[n].
+
+    `tokens` I32[slots, length] are those of all slots. `inputs` get those of all rows, row after row, `blocks` and
+    `offsets` I32[n + 1] the tables of group 0: row i's is blocks[offsets[i] : offsets[i + 1]]. Returns the room that
+    these need; where `blocks` has less, they are not complete.
+    """
+    arrays = unpack(handle)
+    width, chunk, next_chunk = arrays.settings[CHUNK_BLOCKS], arrays.chunk, arrays.next_chunk
+    at, needed = 0, 0
+    offsets[0] = 0
+    for row in range(len(slots)):
+        slot = slots[row]
+        for position in range(starts[row], starts[row] + counts[row]):
+            inputs[at] = tokens[slot, position]
+            at += 1
+        table = slot * arrays.settings[GROUPS]
+        left, home = arrays.table_blocks[table], arrays.first_chunk[table]
+        if needed + left <= len(blocks):
+            while left > 0:
+                for number in range(min(left, width)):
+                    blocks[needed + number] = chunk[home, number]
+                needed += min(left, width)
+                left -= width
+                home = next_chunk[home]
+        else:
+            needed += left
+        offsets[row + 1] = needed
+    return needed
+
+
+@kernel("int64(i8[::1], i4[::1], i4[::1], i4[:, ::1], i4[::1])")
+def append(handle: Any, slots: I32, drawn: I32, tokens: I32, outputs: I32) -> int:
+    """Append the token drawn[i] to the sequence in slots[i], now, I32[n] both; `tokens` I32[slots, length].
+
+    `outputs` I32[n] get the tokens that each has generated. Returns how many have all that they asked for.
+    """
+    arrays = unpack(handle)
+    full, now_ns = 0, arrays.now_ns[0]
+    for row in range(len(slots)):
+        slot = slots[row]
+        generated = arrays.output_tokens[slot]
+        tokens[slot, arrays.prompt_tokens[slot] + generated] = drawn[row]
+        arrays.output_tokens[slot] = outputs[row] = generated + 1
+        arrays.last_token_ns[slot] = now_ns
+        full += generated + 1 >= arrays.max_tokens[slot]
+    return full
