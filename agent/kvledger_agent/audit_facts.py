@@ -14,7 +14,8 @@ from kvledger.audit import Audit
 class AuditFacts:
     """Counts recounted from the block arrays. Under a busy writer they may mix two neighbouring publications.
 
-    `pinned_only_blocks` are held by pins and by no live table.
+    `pinned_only_blocks` are held by pins and by no live table. `held_blocks` is what each live request holds, a shared
+    block's part for each of its tables.
     """
 
     published_seq: int
@@ -22,6 +23,7 @@ class AuditFacts:
     group_active_blocks: tuple[int, ...]
     group_shared_blocks: tuple[int, ...]
     pinned_only_blocks: int
+    held_blocks: NDArray[np.float64]
 
 
 def facts_of(audit: Audit) -> AuditFacts:
@@ -40,7 +42,20 @@ def facts_of(audit: Audit) -> AuditFacts:
         group_active_blocks=tuple(by_group[0]),
         group_shared_blocks=tuple(by_group[1]),
         pinned_only_blocks=_pinned_only(audit),
+        held_blocks=_held(audit, any_shared=bool(np.any(shared))),
     )
+
+
+def _held(audit: Audit, *, any_shared: bool) -> NDArray[np.float64]:
+    """Blocks of each request of the audit. Where nothing is shared its tables' lengths say it."""
+    if not any_shared:
+        lengths: NDArray[np.float64] = np.maximum(audit.slots.table_blocks, 0).sum(axis=1, dtype=np.float64)
+        return lengths
+    named = audit.tables.blocks
+    parts = np.where(named >= 0, 1.0 / np.maximum(audit.table_references[named], 1), 0.0)
+    sums = np.concatenate(([0.0], np.cumsum(parts)))
+    held: NDArray[np.float64] = np.diff(sums[audit.tables.offsets[:: audit.tables.groups]])
+    return held
 
 
 def _pinned_only(audit: Audit) -> int:

@@ -8,7 +8,7 @@ from kvledger.audit import Audit
 from kvledger.snapshot import Sample
 from kvledger.words import PinKind
 from kvledger_agent.fleet import Fleet, SourceHealth
-from kvledger_agent.observation import Observation, PoolView, RequestsView
+from kvledger_agent.observation import Observation, PoolView, RequestsView, VerdictView
 from kvledger_agent.plain import plain, series_rows
 from kvledger_agent.request_rows import request_rows
 
@@ -31,7 +31,7 @@ def _engine_line(source: SourceHealth, observation: Observation | None) -> dict[
         "source": observation.source,
         "up": observation.liveness.up,
         "idle": observation.liveness.idle,
-        "verdict": plain(observation.verdict),
+        "verdict": verdict_document(observation.verdict),
         "findings": len(observation.findings) if observation.findings is not None else None,
     }
 
@@ -56,7 +56,24 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
             for name, series in observation.totals.counters.items()
         },
         **findings_document(observation),
-        "verdict": plain(observation.verdict),
+        "verdict": verdict_document(observation.verdict),
+    }
+
+
+def verdict_document(view: VerdictView | None) -> dict[str, Any] | None:
+    """A verdict, and the shares of request time it rests on: null where requests are not seen one by one."""
+    if view is None:
+        return None
+    time = view.request_time
+    return {
+        "verdict": view.verdict.word,
+        "reason": view.reason.word,
+        "action": view.action.word,
+        "evidence": view.evidence,
+        "missing": list(view.missing),
+        "window_seconds": view.window_seconds,
+        "shares": None if time is None else plain(time.shares),
+        "requests": None if time is None else time.requests,
     }
 
 

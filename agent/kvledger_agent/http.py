@@ -61,6 +61,7 @@ def make_app(agent: Agent) -> web.Application:
             web.get("/v1/engines/{engine}/findings", _findings),
             web.get("/v1/engines/{engine}/scorecard", _scorecard),
             web.get("/v1/engines/{engine}/sharing", _sharing),
+            web.get("/v1/engines/{engine}/waits", _waits),
         ]
     )
     return app
@@ -119,6 +120,11 @@ async def _scorecard(request: web.Request) -> web.StreamResponse:
 async def _sharing(request: web.Request) -> web.StreamResponse:
     observation = _observation(request)
     return _json({"id": observation.identity.key, "sharing": plain(observation.sharing)})
+
+
+async def _waits(request: web.Request) -> web.StreamResponse:
+    window_seconds = float(_number(request, "window", None) or request.app[AGENT].config.verdict_window_seconds)
+    return await _asked(request, lambda source: {"waits": plain(source.waits(window_seconds))})
 
 
 async def _requests(request: web.Request) -> web.StreamResponse:

@@ -41,6 +41,7 @@ from kvledger_agent.verdict.moments import Insight
 from kvledger_agent.verdict.queue_head import queue_head
 from kvledger_agent.verdict.request_time import RequestTime, request_time
 from kvledger_agent.violations import ViolationTracker
+from kvledger_agent.waits import WaitsView, waits_view
 from kvledger_agent.window import Window
 
 MOST_SUSPECTS = 1 << 16
@@ -110,6 +111,12 @@ class LedgerSource:
         self._last = self._observe(sample, final)
         self._last_final = sample.status if final else None
         return self._last
+
+    def waits(self, window_seconds: float) -> WaitsView:
+        """Where requests' time went in the last `window_seconds`, from a sample of now. Raises `LedgerUnreadable`."""
+        sample = self.reader.sample()
+        self.summaries.pull()
+        return waits_view(sample, lives_of(sample, self.summaries.records()), window_seconds)
 
     def _observe(self, sample: Sample, final: bool) -> Observation:
         facts, findings = self._audit(sample, final)

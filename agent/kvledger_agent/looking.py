@@ -9,10 +9,12 @@ from pathlib import Path
 
 from kvledger_agent.config import DIRECTORY_VARIABLE, default_directory
 from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.observation import Observation
 from kvledger_agent.one_ledger import NoLedger, open_ledger
 from kvledger_agent.sources import LedgerSources
 
+Closely = tuple[tuple[LedgerSource, ...], tuple[SourceHealth, ...]]
 Look = Callable[[], tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]]
 _NO_DEFAULT = (
     "start one with `kvledger engine`, or name its directory with --directory (`kvledger up` prints its own directory)"
@@ -49,3 +51,20 @@ def looking(directory: Path | None, ledger: Path | None, *, price_per_hour: floa
             return seen
 
         yield look
+
+
+@contextmanager
+def looking_closely(directory: Path | None, ledger: Path | None) -> Iterator[Closely]:
+    """Looks once, and gives what reads each ledger that can be read, for questions of its own. Raises `NoLedger`."""
+    if ledger is not None:
+        with closing(open_ledger(ledger)) as source:
+            source.look()
+            yield (source,), ()
+        return
+    where = directory or default_directory()
+    with closing(LedgerSources(where)) as sources:
+        health = sources.look()[1]
+        if not health:
+            raise NoLedger(f"no ledger in {where}: {_NO_DEFAULT if directory is None else 'start an engine there'}")
+        found = (sources.source(entry.source) for entry in health)
+        yield tuple(source for source in found if source is not None), health

@@ -1,4 +1,4 @@
-"""Looking at ledgers until what they show is decided: once where all is sound, for the grace where it is not."""
+"""Looking at ledgers until what they show is decided: once or twice where all is sound, else for the grace."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kvledger_agent.grace import SAMPLES
 from kvledger_agent.observation import Observation
+from kvledger_agent.verdict.rulings import SECOND_LOOK
 
 INTERVAL_SECONDS = 1.0
 SPARE_LOOKS = 5
@@ -30,6 +31,9 @@ def look_until_decided(look: Callable[[], Iterable[Observation]]) -> tuple[Obser
             time.sleep(INTERVAL_SECONDS)
             seen = tuple(look())
             left -= 1
+    elif any(map(_wants_second_look, seen)):
+        time.sleep(INTERVAL_SECONDS)
+        seen = tuple(look())
     return seen
 
 
@@ -48,6 +52,12 @@ def _say_why_it_takes_long(doubtful: Sequence[Observation], looks: int) -> None:
         "A recording is judged at once: kvledger snapshot FILE --save RECORDING; kvledger snapshot RECORDING"
     )
     print(said, file=sys.stderr, flush=True)
+
+
+def _wants_second_look(observation: Observation) -> bool:
+    """Whether what is counted would decide the verdict: what a live engine has done in a second says so."""
+    verdict = observation.verdict
+    return verdict is not None and SECOND_LOOK in verdict.missing and bool(observation.liveness.up)
 
 
 def _is_open(observation: Observation) -> bool:

@@ -16,6 +16,7 @@ from kvledger_agent.tables import UNKNOWN, findings_table, instant_text, seconds
 
 BAR_CELLS = 48
 UNFOLDED_COLUMNS = 160
+LEAST_SHARE = 0.01
 _VERDICT_STYLE = {"healthy": "green", "leaking": "red", "frozen": "red", "stalled": "red"}
 
 
@@ -45,7 +46,18 @@ def _verdict(observation: Observation) -> Text:
         return Text(UNKNOWN)
     action = "" if view.action.word == "none" else f"  → {view.action.word}"
     word = "in doubt" if observation.in_doubt and view.verdict.word == "healthy" else view.verdict.word
-    return Text.assemble((word, f"bold {_VERDICT_STYLE.get(word, 'yellow')}"), f"{action}  {view.evidence}")
+    style = f"bold {_VERDICT_STYLE.get(word, 'yellow')}"
+    return Text.assemble((word, style), f": {view.reason.word}{action}  {view.evidence}")
+
+
+def _request_time(observation: Observation) -> str:
+    """Where request time went, the largest parts first; what is less than one percent is left out."""
+    time = None if observation.verdict is None else observation.verdict.request_time
+    if time is None:
+        return UNKNOWN
+    parts = sorted(time.shares.items(), key=lambda part: -part[1])
+    told = "   ".join(f"{part} {share:.0%}" for part, share in parts if share >= LEAST_SHARE)
+    return f"{told}   ({time.requests:,} requests in {time.window_seconds:g} s)" if told else "nobody was there"
 
 
 def _numbers(observation: Observation) -> Table:
@@ -60,6 +72,7 @@ def _numbers(observation: Observation) -> Table:
         table.add_row(f"group {group.name}", _counts(counts) + f"   tail waste {_number(group.tail_waste_slots)} slots")
     if observation.requests is not None:
         table.add_row("requests", _nonzero(_by_first(observation.requests.live)))
+        table.add_row("request time", _request_time(observation))
         table.add_row("waiting for", _nonzero(_by_first(observation.requests.waiting)))
         if observation.requests.waiting_by_reason is not None:
             table.add_row("  engine says", _nonzero(observation.requests.waiting_by_reason))

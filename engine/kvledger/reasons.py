@@ -66,7 +66,7 @@ ROWS: tuple[ReasonRow, ...] = (
         Reason.PREEMPTION_THRASH,
         Verdict.POOL_BOUND,
         (_THROTTLE,),
-        "work is done over and over: tokens computed again rival those generated",
+        "work is done over and over: tokens computed again rival new ones",
     ),
     ReasonRow(
         Reason.OVERLOAD,

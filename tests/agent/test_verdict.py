@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvledger.words import Action, Reason, RequestState, Verdict
 from kvledger_agent.observation import VerdictView
-from kvledger_agent.verdict.compute_rules import SECOND_LOOK
+from kvledger_agent.verdict.rulings import SECOND_LOOK
 from kvledger_engine.messages import NewRequest
 from tests.agent.rig import NS, EngineWatch, RealWatch, ToyWatch
 

@@ -13,7 +13,7 @@ from kvledger.families.family import PREFIX
 
 FETCH_SECONDS = 5.0
 FAMILIES = (
-    "cancellations_total", "engine_idle", "findings", "group_logical_blocks", "group_shared_blocks",
+    "cancellations_total", "engine_idle", "findings", "verdict_reason", "group_logical_blocks", "group_shared_blocks",
     "pool_blocks", "pool_capacity_blocks", "pool_leaked_blocks", "preemptions_total", "rejections_total",
     "requests_waiting", "wait_seconds_count", "wait_seconds_sum",
 )  # fmt: skip

@@ -153,6 +153,7 @@ class Run:
             preemptions=int(page.total("preemptions_total") or 0) if page else 0,
             waits=waits_of(page) if page else {},
             findings=watch.findings,
+            reasons=watch.reasons,
             load=report,
             problems=problems_of(watch, active_after_drain, report.get("failures", {})),
         )

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from kvledger.reasons import BY_REASON
+from kvledger.words import Reason
 from kvledger_agent.up.page import Page
 
 STATES = ("free", "cached", "active")
@@ -25,6 +27,7 @@ class Watch:
     leaked_blocks: int = 0
     findings: dict[str, int] = field(default_factory=dict)
     broken_samples: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
     last: Page | None = None
 
     def see(self, page: Page | None) -> None:
@@ -41,6 +44,9 @@ class Watch:
         self._raise_peak("shared", int(page.total("group_shared_blocks") or 0))
         self._raise_peak("logical", int(page.total("group_logical_blocks") or 0))
         self.leaked_blocks = max(self.leaked_blocks, int(page.total("pool_leaked_blocks") or 0))
+        for reason, is_it in page.by("verdict_reason", "verdict_reason").items():
+            if is_it:
+                self.reasons[reason] = self.reasons.get(reason, 0) + 1
         for kind, count in page.by("findings", "kind").items():
             self.findings[kind] = max(self.findings.get(kind, 0), int(count))
 
@@ -54,8 +60,8 @@ class UpSummary:
 
     `interrupted` says that a person ended it (Ctrl-C, SIGTERM). `urls` is where things listened, None for what did not.
     `cancellations` are those until the load was told to stop: what the stop itself cut is `cut` in `load`, its report.
-    `waits` maps each cause to how many requests waited for it and for how long in all; `problems` is empty when every
-    promise of the run held.
+    `waits` maps each cause to how many requests waited for it and for how long in all, `reasons` each reason of a
+    verdict to the samples that had it; `problems` is empty when every promise of the run held.
     """
 
     seconds: float
@@ -77,6 +83,7 @@ class UpSummary:
     preemptions: int
     waits: Mapping[str, Mapping[str, float]]
     findings: Mapping[str, int]
+    reasons: Mapping[str, int]
     load: Mapping[str, Any]
     problems: tuple[str, ...]
 
@@ -122,6 +129,7 @@ def render(summary: UpSummary) -> RenderableType:
         ("leaked", summary.leaked_blocks),
         ("active after the drain", summary.active_blocks_after_drain),
         ("preemptions", summary.preemptions),
+        *((f"verdict {_verdict_of(reason)}", f"{count:,} samples") for reason, count in _most_first(summary.reasons)),
         *((f"rejected: {reason}", count) for reason, count in summary.rejections.items()),
         *((f"cancelled: {cause}", count) for cause, count in summary.cancellations.items()),
         *(
@@ -133,3 +141,12 @@ def render(summary: UpSummary) -> RenderableType:
         table.add_row(name, "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value))
     verdict = "\n".join(f"problem: {problem}" for problem in summary.problems) or "every count added up; nothing leaked"
     return Group(table, verdict)
+
+
+def _most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])
+
+
+def _verdict_of(reason: str) -> str:
+    """The verdict of a reason's word, and the reason."""
+    return f"{BY_REASON[Reason[reason.upper()]].verdict.word}: {reason}"

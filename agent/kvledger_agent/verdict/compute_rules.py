@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from kvledger.words import Reason
-from kvledger_agent.verdict.rulings import Ruling, percent
+from kvledger_agent.verdict.rulings import SECOND_LOOK, Ruling, percent
 from kvledger_agent.verdict.signals import LEAST_SECONDS, Signals
 from kvledger_agent.verdict.thresholds import Thresholds
-
-SECOND_LOOK = "a second look"
-"""What is missing where a source was looked at once: nothing that is counted says anything yet."""
 
 
 def compute_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
@@ -26,13 +23,13 @@ def compute_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
     return Ruling(
         Reason.COMPUTE,
         f"{percent(signals.model)} of the time the model computes{step}; {percent(signals.slots_used)} of the batch "
-        f"slots and {percent(signals.room)} of the pool: nobody waits for blocks",
+        f"slots are used, {percent(signals.room)} of the pool is free or cached, and nobody waits for blocks",
     )
 
 
 def idle_or_full(signals: Signals, limits: Thresholds) -> Ruling:
     """Nobody waits long. Without the times of steps a busy engine may still be bound by its compute."""
-    if signals.room is not None and signals.room < limits.full:
+    if signals.room is not None and signals.room < limits.room:
         return Ruling(Reason.FULL_USE, f"{percent(signals.used)} of the pool is held, and nobody waits long")
     if signals.idle or (signals.running == 0 and not signals.waiting):
         return Ruling(Reason.LIGHT, "no work is there")

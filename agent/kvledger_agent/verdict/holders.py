@@ -16,15 +16,16 @@ LONG_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """Blocks by who holds them. `long_blocks` are in the tables of `long_requests`, of which each holds a tenth of the
-    pool or more. `pinned_blocks` are held by pins and in no live table; `shared_blocks` are in two live tables or more.
+    """Blocks by who holds them, a shared one in parts. `long_blocks` are held by `long_requests`, of which each holds a
+    tenth of the pool or more. `pinned_blocks` are held by pins and in no live table; `shared_blocks` are in
+    two live tables or more.
     """
 
     capacity_blocks: int
     active_blocks: int
     requests: int
     long_requests: int
-    long_blocks: int
+    long_blocks: float
     tenants: Mapping[str, float]
     shared_blocks: int
     pinned_blocks: int
@@ -33,14 +34,14 @@ class Holders:
 def holders_of(sample: Sample, facts: AuditFacts, active_blocks: int) -> Holders:
     """The holders of a sample."""
     capacity = sample.head.limits.capacity_blocks
-    held = np.maximum(sample.slots.table_blocks.astype(np.int64), 0).sum(axis=1)
+    held = facts.held_blocks
     long = held >= LONG_SHARE * capacity
     return Holders(
         capacity_blocks=capacity,
         active_blocks=active_blocks,
         requests=int(np.count_nonzero(held)),
         long_requests=int(np.count_nonzero(long)),
-        long_blocks=int(held[long].sum()),
+        long_blocks=float(held[long].sum()),
         tenants={name: blocks for name, blocks in sample.stats.tenant_blocks.items() if blocks > 0},
         shared_blocks=sum(facts.group_shared_blocks),
         pinned_blocks=facts.pinned_only_blocks,

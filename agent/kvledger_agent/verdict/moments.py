@@ -18,6 +18,9 @@ _COUNTERS = (
     "preemptions_total",
     "recomputed_tokens_total",
     "prompt_tokens_total",
+    "prefix_hit_tokens_total",
+    "prefix_queried_tokens_total",
+    "prefix_queried_tokens_total",
     "generation_tokens_total",
     "engine_steps_total",
 )

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from kvledger.words import Reason
 from kvledger_agent.verdict.holders import LONG_SHARE
-from kvledger_agent.verdict.rulings import Ruling, percent
+from kvledger_agent.verdict.rulings import SECOND_LOOK, Ruling, percent
 from kvledger_agent.verdict.signals import Signals
 from kvledger_agent.verdict.thresholds import Thresholds
 
 
 def thrash_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
     """Preempted work is done again and again; None where it is not, or is not counted."""
-    again, generated = signals.recomputed_tokens, signals.generated_tokens
-    if not again or generated is None or not signals.preemptions or again < limits.recomputed * generated:
+    again, new = signals.recomputed_tokens, signals.new_tokens
+    if not again or new is None or not signals.preemptions or again < limits.recomputed * new:
         return None
     return Ruling(
         Reason.PREEMPTION_THRASH,
         f"{signals.preemptions:.0f} preemptions in {signals.span_seconds:.0f} s: {again:.0f} tokens were computed "
-        f"again while {generated:.0f} were generated",
+        f"again and {new:.0f} for the first time",
     )
 
 
 def holder_ruling(signals: Signals, waited: float, limits: Thresholds) -> Ruling:
     """Why the pool is what requests wait for; `waited` is the part of request time that went to it."""
+    if signals.wait is not None and not signals.holders_known:
+        return Ruling(
+            Reason.MISSING_SIGNALS,
+            f"{percent(waited)} of request time was waiting for blocks; nobody waits now, and one look cannot tell who "
+            "held them then",
+            missing=(SECOND_LOOK,),
+        )
     told = f"{percent(waited)} of request time is waiting for blocks, of which {percent(signals.used)} are held"
     return (
         _head_of_line(signals, waited, limits)
@@ -34,8 +41,8 @@ def holder_ruling(signals: Signals, waited: float, limits: Thresholds) -> Ruling
 
 
 def _head_of_line(signals: Signals, waited: float, limits: Thresholds) -> Ruling | None:
-    head, others = signals.head, signals.head_blocks_others
-    if head is None or others is None or others < limits.most:
+    head, others = signals.head, signals.held_up
+    if head is None or others is None or others < limits.held_up:
         return None
     return Ruling(
         Reason.HEAD_OF_LINE,

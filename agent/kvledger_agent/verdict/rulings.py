@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from kvledger.reasons import BY_REASON
 from kvledger.words import Action, Reason, Verdict
 
+SECOND_LOOK = "a second look"
+"""What is missing where a source was looked at once: nothing that is counted says anything yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ruling:

@@ -15,6 +15,7 @@ from kvledger_agent.verdict.queue_head import QueueHead
 from kvledger_agent.verdict.request_time import RequestTime
 
 QUEUE_REFUSALS = ("queue_full", "queue_timeout")
+POOL_CAUSES = ("pool", "preemption")
 QUOTA_REFUSALS = ("tenant_quota", "exceeds_quota")
 LEAST_SECONDS = 0.5
 """Between two looks: what is counted in less says nothing of what goes on."""
@@ -38,8 +39,10 @@ class Signals:
 
     `room` and `used` are means of (free + cached) ÷ capacity and active ÷ capacity. `waiting` and `running` are mean
     numbers of requests; `idle` says that the engine has no work now. `request_seconds_per_second` is all request time
-    over the window: the mean number of requests there. `model` and `steps_busy` are parts of the window that went to
-    the model, and to steps at all. `tenant` holds `tenant_share` of the active blocks, one of `tenants`.
+    over the window: the mean number of requests there. `new_tokens` were computed for the first time. `model` and
+    `steps_busy` are parts of the window that went to the model, and to steps at all. `tenant` holds `tenant_share` of
+    the active blocks, one of `tenants`; `holders_known` is false where one look saw nobody wait. `held_up` is the part
+    of those behind the queue's head that would fit.
     """
 
     span_seconds: float
@@ -54,6 +57,7 @@ class Signals:
     refused: Mapping[str, float] | None
     generated_tokens: float | None
     recomputed_tokens: float | None
+    new_tokens: float | None
     preemptions: float | None
     model: float | None
     steps_busy: float | None
@@ -63,6 +67,7 @@ class Signals:
     tokens_used: float | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    holders_known: bool
     tenant: str | None
     tenant_share: float | None
     tenants: int | None
@@ -71,7 +76,7 @@ class Signals:
     pinned_share: float | None
     shared_share: float | None
     head: QueueHead | None
-    head_blocks_others: float | None
+    held_up: float | None
 
 
 def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
@@ -79,7 +84,8 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
     inside = moments[1:] or moments
     last = moments[-1]
     change = _Change(moments)
-    holders = [m.insight.holders for m in inside if m.insight is not None and m.insight.holders is not None]
+    holders, seen_short = _holders(inside)
+    heads = [m.insight.head for m in inside if m.insight is not None and m.insight.head is not None]
     tenant, tenant_share = _largest_tenant(holders)
     insight = last.insight
     return Signals(
@@ -95,6 +101,7 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         refused=change.refused(),
         generated_tokens=change.of("generation_tokens_total"),
         recomputed_tokens=change.of("recomputed_tokens_total"),
+        new_tokens=change.new_tokens(),
         preemptions=change.of("preemptions_total"),
         model=change.part_of_time("step_model_seconds"),
         steps_busy=change.part_of_time(*_PHASES),
@@ -104,6 +111,7 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         tokens_used=None if insight is None else _over(change.tokens_per_step(), insight.max_num_batched_tokens),
         max_num_seqs=None if insight is None else insight.max_num_seqs,
         max_num_batched_tokens=None if insight is None else insight.max_num_batched_tokens,
+        holders_known=seen_short or change.long_enough,
         tenant=tenant,
         tenant_share=tenant_share,
         tenants=max((len(h.tenants) for h in holders), default=None),
@@ -111,8 +119,8 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         long_share=_mean(_over(h.long_blocks, h.active_blocks) for h in holders),
         pinned_share=_mean(_over(h.pinned_blocks, h.capacity_blocks) for h in holders),
         shared_share=_mean(_over(h.shared_blocks, h.active_blocks) for h in holders),
-        head=_last_head(inside),
-        head_blocks_others=_mean(map(_held_up, inside)),
+        head=heads[-1] if heads else None,
+        held_up=_held_up(heads),
     )
 
 
@@ -144,6 +152,16 @@ class _Change:
     def tokens_per_step(self) -> float | None:
         return _over(self.sum_of("prompt_tokens_total", "generation_tokens_total"), self.of("engine_steps_total"))
 
+    def new_tokens(self) -> float | None:
+        """Tokens computed for the first time. What was looked up in the prefix cache and not found was computed."""
+        generated, again = self.of("generation_tokens_total"), self.of("recomputed_tokens_total")
+        if generated is None or again is None:
+            return None
+        queried, hit = self.of("prefix_queried_tokens_total"), self.of("prefix_hit_tokens_total")
+        if not queried or hit is None:
+            return self.sum_of("prompt_tokens_total", "generation_tokens_total")
+        return generated + max(0.0, queried - hit - again)
+
     def refused(self) -> dict[str, float] | None:
         before, after = self._first.refused, self._last.refused
         if before is None or after is None or not self.long_enough:
@@ -172,13 +190,20 @@ def _waits(time: RequestTime | None) -> Wait | None:
         return sum(shares.get(f"wait_{cause}", 0.0) for cause in causes)
 
     return Wait(
-        pool=of("pool", "preemption"),
+        pool=of(*POOL_CAUSES),
         batch_slots=of("batch_slots"),
         token_budget=of("token_budget"),
         quota=of("tenant_quota", "fair_share", "class_budget"),
         step=of("step"),
         elsewhere=of("paused", "deferred"),
     )
+
+
+def _holders(moments: Sequence[Moment]) -> tuple[list[Holders], bool]:
+    """Who held the pool while somebody waited for it, and True; where nobody was seen to, at every moment."""
+    known = [(m, m.insight.holders) for m in moments if m.insight is not None and m.insight.holders is not None]
+    short = [holders for m, holders in known if any((m.waiting_by_cause or {}).get(cause) for cause in POOL_CAUSES)]
+    return short or [holders for _, holders in known], bool(short)
 
 
 def _largest_tenant(holders: Sequence[Holders]) -> tuple[str | None, float | None]:
@@ -194,15 +219,9 @@ def _largest_tenant(holders: Sequence[Holders]) -> tuple[str | None, float | Non
     return name, held[name] / active
 
 
-def _last_head(moments: Sequence[Moment]) -> QueueHead | None:
-    heads = [m.insight.head for m in moments if m.insight is not None and m.insight.head is not None]
-    return heads[-1] if heads else None
-
-
-def _held_up(moment: Moment) -> float | None:
-    """Of those that wait behind the head for the pool, the part that would fit; None where nobody does."""
-    head = None if moment.insight is None else moment.insight.head
-    return None if head is None or head.waiting < 2 else head.fitting / (head.waiting - 1)
+def _held_up(heads: Sequence[QueueHead]) -> float | None:
+    """Of those that wait behind the head for the pool, all moments together, the part that would fit."""
+    return _over(sum(head.fitting for head in heads), sum(head.waiting - 1 for head in heads))
 
 
 def _over(part: float | None, whole: float | None) -> float | None:

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """All are shares of 1 unless their name says otherwise.
+    """All are shares of 1 unless they say otherwise.
 
     `waits`: of request time, above which waiting is what is wrong, if so many requests as `waiters` wait on average.
-    `room`: of the pool, free or cached, above which it
-    has room; `full`: below which it is full. `refused`: of arrivals; `refused_least` in requests. `recomputed`: tokens
-    computed again ÷ tokens generated. `most`: what holds most of the pool. `busy`: of the window in which the model is
-    at work; `slots`: of a step's sequences, or of its tokens, that are used. `allocating`: of the time of steps.
+    `room`: of the pool, free or cached, above which it has room; `full`: below which it is full.
+    `refused`: of arrivals; `refused_least` in requests.
+    `recomputed`: tokens computed again ÷ tokens computed for the first time.
+    `most`: of the active blocks; `one_tenant`: of them, by one of several tenants; `retained`: of the pool, by pins.
+    `held_up`: of those who wait behind the head for the pool and would fit.
+    `busy`: of the window in which the model is at work; `slots`: of a step's sequences, or tokens, that are used.
+    `allocating`: of the time of steps.
     """
 
     waits: float = 0.1
@@ -26,6 +29,7 @@ class Thresholds:
     most: float = 0.5
     one_tenant: float = 0.6
     retained: float = 0.3
+    held_up: float = 0.4
     busy: float = 0.75
     slots: float = 0.5
     allocating: float = 0.2

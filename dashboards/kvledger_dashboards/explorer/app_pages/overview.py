@@ -34,15 +34,25 @@ def live() -> None:
 
 
 def _line(head: EngineHead) -> dict[str, str]:
-    return {"engine": head.key, "status": head.status, "verdict": spaced(head.verdict), "evidence": head.evidence}
+    return {
+        "engine": head.key,
+        "status": head.status,
+        "verdict": spaced(head.verdict),
+        "why": spaced(head.reason or UNKNOWN),
+        "evidence": head.evidence,
+    }
 
 
 def _card(head: EngineHead) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader(literal(head.key), anchor=False, width="content")
         st.badge(spaced(head.verdict), color=head.colour)  # type: ignore[arg-type] # one of streamlit's colour names
+        if head.reason is not None:
+            st.badge(spaced(head.reason), color="gray")
         st.caption(f"{literal(head.model)} · {literal(spaced(head.status))}", width="content")
     st.markdown(f"**{head.action}:** {literal(head.evidence)}")
+    if head.request_time is not None:
+        st.caption(literal(head.request_time))
     if not head.readable:
         return
     try:

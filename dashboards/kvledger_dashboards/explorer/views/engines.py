@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvledger_dashboards.explorer.views.text import UNKNOWN, duration, spaced
+from kvledger_dashboards.explorer.views.text import UNKNOWN, duration, share, spaced
 
 GRAVITY = ("frozen", "stalled", "leaking", "unknown", "compute_bound", "scheduler_bound", "pool_bound", "healthy")
+LEAST_SHARE = 0.01
 _COLOURS = {"healthy": "green", "leaking": "red", "frozen": "red", "stalled": "red", "unknown": "gray"}
 _ACTIONS = {
     "none": "No action known",
@@ -24,6 +25,7 @@ _ACTIONS = {
 class EngineHead:
     """One source of the agent. `readable` is false where its ledger could not be read; `error` then says why.
 
+    `reason` says why the verdict is what it is, `request_time` where the time of requests went, the largest part first.
     `warning` tells that what is shown is not a live engine's present: dead, closed, frozen, or no longer readable.
     """
 
@@ -37,6 +39,8 @@ class EngineHead:
     action: str
     evidence: str
     warning: str | None
+    reason: str | None = None
+    request_time: str | None = None
 
 
 def engine_heads(document: Mapping[str, Any]) -> list[EngineHead]:
@@ -77,7 +81,19 @@ def _head(line: Mapping[str, Any]) -> EngineHead:
         action=_ACTIONS.get(str(verdict.get("action")), UNKNOWN),
         evidence=str(verdict.get("evidence") or line.get("error") or "nothing is known of this engine"),
         warning=warning_of(line.get("status"), line.get("up")) if readable else None,
+        reason=verdict.get("reason"),
+        request_time=_request_time(verdict),
     )
+
+
+def _request_time(verdict: Mapping[str, Any]) -> str | None:
+    """Parts of request time of one percent or more; None where they are not known or nobody was there."""
+    shares: Mapping[str, float] = verdict.get("shares") or {}
+    parts = sorted(((part, value) for part, value in shares.items() if value >= LEAST_SHARE), key=lambda it: -it[1])
+    if not parts:
+        return None
+    told = ", ".join(f"{spaced(part)} {share(value, 1.0)}" for part, value in parts)
+    return f"Request time of the last {duration(verdict.get('window_seconds'))}: {told}."
 
 
 def _gravity(head: EngineHead) -> int:

@@ -1,0 +1,167 @@
+"""Where requests' time went, one by one: the time to the first token and the whole time, cut into waits, prefill and
+decode, with percentiles by tenant and by class; and who waits longest for what. Pure.
+
+Of a request's life the same parts are counted as in the verdict's shares (`verdict.request_time`). The allocator's time
+lies within prefill and decode, and no ledger keeps it request by request: it is given for the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvledger.snapshot import HistogramValue, Sample
+from kvledger.views import F64
+from kvledger.words import RequestClass, WaitCause
+from kvledger_agent.evidence import text
+from kvledger_agent.lives import Lives
+from kvledger_agent.observe_requests import tenant_names
+from kvledger_agent.verdict.request_time import PARTS, parts_of
+
+_CLASSES, _CAUSES = RequestClass.words(), WaitCause.words()
+_FOR_EVER_NS = -(1 << 62)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Seconds: the mean, and percentiles by nearest rank."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """A length of time of `requests`, and of each part of it that is not zero for all; parts' means sum to its mean."""
+
+    requests: int
+    seconds: Quantiles
+    parts: Mapping[str, Quantiles]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitRow:
+    """Requests of one tenant, or of one class, or all. `first_token`: those that got their first token in the window.
+    `whole`: those that ended in it, however they did and whether they had begun or not. None where there were none.
+    """
+
+    tenant: str | None
+    request_class: str | None
+    first_token: Timing | None
+    whole: Timing | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldestWait:
+    """The request that has waited longest among those that wait for one cause now, and how many there are."""
+
+    cause: str
+    waiting: int
+    seconds: float
+    serial: int
+    id_head: str
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsView:
+    """One engine's waits in the last `window_seconds`; `rows` are all, then each tenant, then each class.
+
+    `allocation` is time inside the allocator for one allocation since the engine's start; None where it is not kept.
+    """
+
+    window_seconds: float
+    rows: tuple[WaitRow, ...]
+    oldest: tuple[OldestWait, ...]
+    allocation: Quantiles | None
+
+
+def waits_view(sample: Sample, lives: Lives, window_seconds: float) -> WaitsView:
+    """The waits of a sample and of the requests that ended before it."""
+    since_ns, now_ns = sample.now_ns - round(window_seconds * 1e9), sample.now_ns
+    tenants = np.array(tenant_names(sample, lives.tenant), dtype=object)
+    kinds = np.where(lives.request_class < len(_CLASSES), lives.request_class, 0)
+    rows = [_row(lives, since_ns, now_ns)]
+    rows += [
+        _row(lives.where(tenants == name), since_ns, now_ns, tenant=name) for name in sorted(set(tenants.tolist()))
+    ]
+    rows += [
+        _row(lives.where(kinds == number), since_ns, now_ns, kind=_CLASSES[number])
+        for number in sorted(set(kinds.tolist()))
+    ]
+    return WaitsView(
+        window_seconds=window_seconds,
+        rows=tuple(row for row in rows if row.first_token or row.whole or row.tenant == row.request_class),
+        oldest=_oldest(sample),
+        allocation=_allocation(sample.stats.histogram("allocation")),
+    )
+
+
+def _row(lives: Lives, since_ns: int, now_ns: int, *, tenant: str | None = None, kind: str | None = None) -> WaitRow:
+    began = (lives.first_token_ns > since_ns) & (lives.first_token_ns <= now_ns)
+    ended = ~lives.live & (lives.ended_ns > since_ns) & (lives.ended_ns <= now_ns)
+    return WaitRow(
+        tenant=tenant,
+        request_class=kind,
+        first_token=_timing(_until_first_token(lives.where(began)), now_ns),
+        whole=_timing(_until_the_end(lives.where(ended)), now_ns),
+    )
+
+
+def _until_first_token(lives: Lives) -> Lives:
+    return replace(lives, ended_ns=lives.first_token_ns, gone_ns=lives.first_token_ns)
+
+
+def _until_the_end(lives: Lives) -> Lives:
+    return replace(lives, gone_ns=lives.ended_ns)
+
+
+def _timing(lives: Lives, now_ns: int) -> Timing | None:
+    if not len(lives):
+        return None
+    parts = parts_of(lives, since_ns=_FOR_EVER_NS, now_ns=now_ns)
+    known = {part: parts[:, number] for number, part in enumerate(PARTS) if parts[:, number].any()}
+    return Timing(
+        requests=len(lives),
+        seconds=quantiles(parts.sum(axis=1)),
+        parts={part: quantiles(seconds) for part, seconds in known.items()},
+    )
+
+
+def quantiles(seconds: F64) -> Quantiles:
+    """Mean and percentiles of at least one length of time."""
+    ordered = np.sort(seconds)
+    at = (np.ceil(np.array([0.5, 0.95, 0.99]) * len(ordered)).astype(int) - 1).tolist()
+    p50, p95, p99 = (float(ordered[index]) for index in at)
+    return Quantiles(mean=float(ordered.mean()), p50=p50, p95=p95, p99=p99)
+
+
+def _oldest(sample: Sample) -> tuple[OldestWait, ...]:
+    """The longest open wait of each cause that somebody waits for, the longest of all first."""
+    slots, causes = sample.slots, sample.wait_causes()
+    found = []
+    for cause in sorted(set(causes[causes >= 0].tolist())):
+        waiting = np.flatnonzero(causes == cause)
+        row = int(waiting[np.argmin(slots.queued_ns[waiting])])
+        found.append(
+            OldestWait(
+                cause=_CAUSES[cause],
+                waiting=len(waiting),
+                seconds=max(0.0, (sample.now_ns - int(slots.queued_ns[row])) / 1e9),
+                serial=int(slots.serial[row]),
+                id_head=text(slots.id_head[row]),
+                tenant=tenant_names(sample, slots.tenant[row : row + 1])[0],
+            )
+        )
+    return tuple(sorted(found, key=lambda wait: -wait.seconds))
+
+
+def _allocation(histogram: HistogramValue | None) -> Quantiles | None:
+    if histogram is None or not histogram.count > 0:
+        return None
+    p50, p95, p99 = (histogram.quantile(share) for share in (0.5, 0.95, 0.99))
+    return Quantiles(mean=histogram.sum / histogram.count, p50=p50, p95=p95, p99=p99)

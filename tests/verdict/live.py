@@ -1,0 +1,148 @@
+"""A scenario run live: the real engine command, the real agent command, load over HTTP, what the agent's API says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.engine.server.process import ROOT, EngineProcess, environment
+from tests.reliability.processes import AgentProcess
+from tests.verdict.load import Load, Stream
+from tests.verdict.scenario import Scenario
+
+WINDOW_SECONDS, INTERVAL_SECONDS, LOOKS = 8.0, 0.5, 9
+BASE = "--block-size 16 --max-model-len 4096 --max-num-seqs 64 --max-num-batched-tokens 2048 --max-waiting 512"
+STEP = "base=20ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was said over the last looks, and the last verdict whole."""
+
+    scenario: Scenario
+    said: Counter[str]
+    last: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """What was said most often."""
+        return self.said.most_common(1)[0][0]
+
+    @property
+    def right(self) -> bool:
+        """Whether that is what the scenario is."""
+        return self.reason == self.scenario.reason.word
+
+
+def run(scenario: Scenario, directory: Path, *, seed: int = 0) -> Outcome:
+    """Bring an engine into the scenario, wait for one window and a half, and listen to the agent."""
+    with ExitStack() as stack:
+        stack.enter_context(_engine(scenario, directory, seed))
+        agent = stack.enter_context(
+            AgentProcess(
+                directory, "--verdict-window", f"{WINDOW_SECONDS:g}", "--interval-seconds", f"{INTERVAL_SECONDS:g}"
+            )
+        )
+        pause = threading.Event()
+        pause.wait(1.5 * WINDOW_SECONDS)
+        said: Counter[str] = Counter()
+        last: dict[str, Any] = {}
+        for _ in range(LOOKS):
+            pause.wait(INTERVAL_SECONDS)
+            last = verdict_of(agent)
+            said[str(last["reason"])] += 1
+    return Outcome(scenario=scenario, said=said, last=last)
+
+
+def verdict_of(agent: AgentProcess) -> dict[str, Any]:
+    """The verdict of the agent's only engine."""
+    with urllib.request.urlopen(f"{agent.url}/v1/engines", timeout=5) as answer:
+        engines = json.loads(answer.read())["engines"]
+    verdict: dict[str, Any] | None = engines[0].get("verdict") if engines else None
+    return verdict or {"reason": None, "evidence": "no engine is seen"}
+
+
+@contextmanager
+def _engine(scenario: Scenario, directory: Path, seed: int) -> Iterator[None]:
+    if scenario.odd:
+        with _odd(directory, scenario.odd):
+            yield
+        return
+    step = () if "--step-time" in scenario.flags else ("--step-time", STEP)
+    flags = [*BASE.split(), *step, *scenario.flags.split()]
+    if scenario.tenants:
+        path = directory / "tenants.toml"
+        path.write_text(scenario.tenants)
+        flags += ["--tenants", str(path)]
+    with EngineProcess(directory, *flags) as engine, under_load(engine.url, scenario.streams, seed):
+        _do(engine, scenario.deed)
+        try:
+            yield
+        finally:
+            if scenario.deed == "pause":
+                engine.core.send(signal.SIGCONT)
+
+
+def _do(engine: EngineProcess, deed: str) -> None:
+    """What happens to the engine once it has been at work for a while."""
+    if not deed:
+        return
+    threading.Event().wait(2.0)
+    if deed == "pause":
+        engine.core.send(signal.SIGSTOP)
+    elif deed == "kill":
+        engine.core.kill()
+    elif deed == "stop":
+        engine.stop()
+
+
+@contextmanager
+def _odd(directory: Path, kind: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "tests.verdict.odd", str(directory), kind]
+    paths = [str(ROOT), str(ROOT / "engine"), str(ROOT / "agent")]
+    env = {**environment(), "PYTHONPATH": os.pathsep.join(paths)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as engine:
+        try:
+            assert engine.stdout is not None
+            assert engine.stdout.readline()
+            yield
+        finally:
+            engine.kill()
+
+
+@contextmanager
+def under_load(url: str, streams: Sequence[Stream], seed: int, *, model: str | None = None) -> Iterator[None]:
+    """Load on a server, from a thread with an event loop of its own."""
+    if not streams:
+        yield
+        return
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(Load(url, streams, seed, model=model).run())
+    thread = threading.Thread(target=_until_cancelled, args=(loop, task), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join(10)
+
+
+def _until_cancelled(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    try:
+        loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        pass
+    finally:
+        loop.close()
