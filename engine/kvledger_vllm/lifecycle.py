@@ -79,6 +79,8 @@ class Lifecycle:
             self._waits.look()
         found = {request_id: tokens for request_id, tokens, _ in rare.get("hits", ())}
         for request_id, tokens, looked_up in rare.get("hits", ()):
+            if not looked_up:
+                continue
             self._slots.hit_tokens[self._requests.require(request_id)] = tokens
             self._values[self._queried] += looked_up
             self._values[self._hit] += tokens

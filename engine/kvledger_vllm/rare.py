@@ -4,7 +4,7 @@ Each by its name, and only what there is:
 
 - `arrived`: (request id, tenant, prompt tokens, most tokens to generate, when the server took it in)
 - `admitted`: (request id, tokens computed, tokens generated), both after the schedule
-- `hits`: (request id, prefix tokens found, tokens looked up), of requests that were never preempted
+- `hits`: (request id, prefix tokens found, tokens looked up; 0 for one that was preempted, which vLLM does not count)
 - `preempted`: (request id, tokens it had computed)
 - `ending`: (request id, vLLM's status, when it was told to end, tokens generated); `by_engine`: all were told to
 - `freed`: request id -> when it gave everything back
@@ -86,7 +86,7 @@ class Rare:
         if ids:
             self._notes.dirty.update(ids)
             self._tell(said, ids)
-        hits = [(r.request_id, int(n), int(r.num_tokens)) for r, n in self._notes.hits if r.num_preemptions == 0]
+        hits = [(r.request_id, int(n), 0 if r.num_preemptions else int(r.num_tokens)) for r, n in self._notes.hits]
         if hits:
             said["hits"] = hits
 

@@ -98,3 +98,19 @@ def test_a_request_that_begins_its_output_anew_takes_nothing_from_the_total() ->
     assert (rig.generated(), rig.seen()) == (40, rig.true())
     rig.end("s")
     assert rig.generated() == 40
+
+
+def test_of_a_preempted_requests_tokens_those_found_in_the_prefix_cache_are_not_recomputed() -> None:
+    rig = TokenRig()
+    rig.admit(Asked("a", 40, num_tokens=40))
+    rig.find("a", 8)
+    rig.update(rig.schedule({"a": 32}), ["a"])
+    rig.preempt("a")
+    rig.find("a", 32)
+    rig.schedule({"a": 9})
+    stats = rig.reader.sample().stats
+    assert stats.counter("recomputed_tokens_total") == 40 - 32
+    assert stats.counter("preemptions_total", mode="recompute") == 1
+    assert stats.counter("prefix_hit_tokens_total") == 8
+    assert stats.counter("prefix_queried_tokens_total") == 40
+    assert rig.seen() == rig.true()

@@ -32,6 +32,7 @@ class Asked:
     num_computed_tokens: int = 0
     num_output_tokens: int = 0
     num_preemptions: int = 0
+    num_tokens: int = 0
     arrival_time: float = 0.0
     status: Any = field(default_factory=lambda: SimpleNamespace(name="RUNNING"))
 
@@ -117,6 +118,21 @@ class TokenRig:
         self.notes.ending.append((request, now))
         self.notes.freed[name] = now
         self._publish(OTHER)
+
+    def preempt(self, name: str) -> None:
+        """A running request loses what it has computed, and waits."""
+        request = self.scheduler.requests[name]
+        self.notes.preempted.append((request, request.num_computed_tokens))
+        request.num_computed_tokens, request.num_preemptions = 0, request.num_preemptions + 1
+        self.scheduler.running.remove(request)
+        self._new.append(name)
+        self._publish(OTHER)
+
+    def find(self, name: str, tokens: int) -> None:
+        """The next admission finds so many tokens of a request in the prefix cache."""
+        request = self.scheduler.requests[name]
+        request.num_computed_tokens = tokens
+        self.notes.hits.append((request, tokens))
 
     def _publish(self, kind: int, *said: Any) -> None:
         now = time.monotonic_ns()
