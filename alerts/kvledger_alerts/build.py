@@ -24,6 +24,7 @@ from kvledger_alerts.prometheus import (
 from kvledger_alerts.promtests import promtool_documents
 from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import rules_document
+from kvledger_alerts.runbook_pages import RUNBOOK, page_path, skeleton
 from kvledger_alerts.table import Parameters
 
 GENERATED = Path(__file__).parent / "generated"
@@ -69,6 +70,12 @@ def generated_files(parameters: Parameters | None = None, *, webhook_url: str | 
     return files
 
 
+def new_pages() -> dict[str, str]:
+    """File name -> skeleton of every alert's page that is not there yet. What is there is by hand, and stays."""
+    rows = {row.name: row for row in alert_rows(Parameters())}
+    return {f"{name}.md": skeleton(row) for name, row in rows.items() if not page_path(name).exists()}
+
+
 def target_files(*, agents: Iterable[str], alertmanagers: Iterable[str]) -> dict[str, str]:
     """File name -> text of the lists that `prometheus.yml` names: agents as URLs, Alertmanagers as `HOST:PORT`."""
     return {
@@ -102,6 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     files = generated_files(Parameters(**chosen) if chosen else None, webhook_url=given.webhook)
     if not given.check:
         write(given.into, files)
+        write(RUNBOOK, new_pages())
         return 0
     outdated = stale(given.into, files)
     for name in outdated:

@@ -100,7 +100,7 @@ def _rejections(p: Parameters) -> AlertRow:
         expression=f"rate({refused})\n"
         "/ ignoring (reason) group_left ()\n"
         f"(sum without (reason) (rate(kvledger_rejections_total[{window}]))"
-        f" + sum without (finish_reason, tenant) (rate(kvledger_requests_total[{window}])))\n"
+        f" + sum without (finish_reason, tenant) (rate(kvledger_requests_total[{window}])) > 0)\n"
         f"> {p.rejection_ratio}\n"
         f"and increase({refused}) >= {p.rejection_count}",
         hold_seconds=p.rejection_hold_seconds,

@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvledger_alerts.table import AlertRow
+
 RUNBOOK = Path(__file__).parent / "runbook"
 SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Decision")
 DECISIONS = ("add capacity", "throttle", "change block policy", "fix leak", "look downstream")
+TO_WRITE = "(to write)"
 _FENCE = re.compile(r"^```sh\n(.*?)^```\n(?:\n((?:[^\n]+\n)+))?", re.MULTILINE | re.DOTALL)
 _SIGN = re.compile(r"`([^`]+)`")
 _PLACEHOLDER = re.compile(r"(…|\bN\b|\b0\b|\b1\b|\s+)")
@@ -42,6 +45,10 @@ class Page:
         return tuple(re.findall(r"^- \*\*(.+?)\*\*", self.sections["Decision"], re.MULTILINE))
 
 
+TRIAGE, CHECKLIST = "README", "launch-checklist"
+"""The pages that are about no alert: where everybody begins, and what is asked before launch."""
+
+
 def page_path(alert: str) -> Path:
     """Where an alert's page lies."""
     return RUNBOOK / f"{alert}.md"
@@ -52,8 +59,25 @@ def page_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in RUNBOOK.glob("Kvledger*.md")))
 
 
+def skeleton(row: AlertRow) -> str:
+    """What a new alert's page begins with: its sections in order, what the table knows, and marks where to write."""
+    texts = {
+        "Meaning": f"{row.summary}.",
+        "Impact": TO_WRITE,
+        "Diagnosis": f"```sh\ncurl -s $AGENT/metrics | grep -E '{_pattern(row.expression)}'\n```\n\n"
+        f"Look for `{TO_WRITE}`.",
+        "Mitigation": f"{TO_WRITE} It is not {row.silent}.",
+        "Decision": "\n".join(f"- **{decision}** if {TO_WRITE}" for decision in DECISIONS),
+    }
+    return f"# {row.name}\n\n" + "\n".join(f"## {name}\n\n{texts[name]}\n" for name in SECTIONS)
+
+
+def _pattern(expression: str) -> str:
+    return "|".join(dict.fromkeys(re.findall(r"\bkvledger_\w+(?=[\[{ )])", expression))) or "kvledger_"
+
+
 def read_page(alert: str) -> Page:
-    """An alert's page. Raises FileNotFoundError for an alert without one."""
+    """An alert's page, or one of the two others. Raises FileNotFoundError for an alert without one."""
     return parse_page(page_path(alert).read_text())
 
 

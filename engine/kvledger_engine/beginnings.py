@@ -60,9 +60,10 @@ class Beginnings:
         began_ns = self._metering.now_ns()
         self.begin(slot, hits[:, 0], tokens, salt, shared)
         self._metering.shared(began_ns, Price.REFERENCE, slot)
-        fresh = np.split(self._holdings.take(np.full(further * len(within), slot), tables.repeat(further)), len(within))
-        blocks = [part for pair in zip(within, fresh, strict=True) for part in pair]
-        self._holdings.attach(np.array([slot]), counts, np.concatenate(blocks))
+        at, groups = np.array([slot]), np.arange(len(within))
+        fresh = self._holdings.take(further * len(within), at, groups if len(within) == 1 else groups.repeat(further))
+        blocks = [part for pair in zip(within, np.split(fresh, len(within)), strict=True) for part in pair]
+        self._holdings.attach(at, counts, np.concatenate(blocks))
         if self._ledger.limits.prefix_caching:
             self._metering.count_query(slot, len(tokens), len(hits) * self._size)
         return len(hits) * self._size

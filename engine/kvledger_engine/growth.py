@@ -92,7 +92,7 @@ class Growth:
         self._pool.check(further + len(copied))
         self._holdings.extend(slots, tokens_after, copies_made=True)
         copied = self._copies.made(writes, copied)
-        targets = self._holdings.take(writes.slots[copied], writes.tables[copied])
+        targets = self._holdings.take(len(copied), writes.slots[copied], writes.tables[copied] % self._windows.count)
         began_ns = self._metering.now_ns()
         self._copies.own(writes, copied, targets)
         self._metering.accounts.copied(writes.slots[copied])

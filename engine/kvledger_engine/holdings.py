@@ -27,13 +27,13 @@ class Holdings:
         self._pool, self._windows, self._metering = pool, windows, metering
         self.on_take: Callable[[Ids], None] | None = None
 
-    def take(self, slots: Ids, tables: Integers) -> Ids:
-        """One block for the request in each of `slots`, to be put into one of its tables."""
-        if len(slots) == 0:
+    def take(self, count: int, slots: Integers, groups: Integers) -> Ids:
+        """Blocks for the requests in `slots` and their tables in `groups`: one for all blocks, or one per block."""
+        if count == 0:
             return NO_BLOCKS
         began_ns = self._metering.now_ns()
-        groups = (tables % self._windows.count).astype(np.uint8)
-        blocks = self._pool.take(len(slots), self._slots.serial[slots], self._slots.tenant[slots], groups)
+        owners, tenants = self._slots.serial[slots], self._slots.tenant[slots]
+        blocks = self._pool.take(count, owners, tenants, groups.astype(np.uint8))
         self._metering.allocated(began_ns)
         if self.on_take is not None:
             self.on_take(blocks)

@@ -21,6 +21,8 @@ class PrefillPace:
     def note(self, batch: Batch, seconds: float) -> None:
         """A batch was computed in so many seconds."""
         total = len(batch.tokens)
+        if total == len(batch.slots):
+            return
         prompts = total - int(np.count_nonzero(batch.counts == 1))
         if 2 * prompts >= total > 0:
             self._values[self._seconds] += seconds * prompts / total

@@ -128,7 +128,7 @@ class Scheduler:
     # -- phase 4: the batch; 2 and 3 are the room's and the admission's ---------------------------------------------
 
     def _batch(self, rows: Rows) -> Batch:
-        inputs, table_blocks, table_offsets = self._cache.lay_out(rows, self._requests.tokens)
+        table_blocks, table_offsets = self._cache.lay_out(rows.slots)
         copy_source, copy_target = self._cache.take_copies()
         entries, sampled = self._samples(rows)
         if sampled is not self._sampled:
@@ -139,7 +139,7 @@ class Scheduler:
             slots=rows.slots,
             starts=rows.starts,
             counts=rows.counts,
-            tokens=inputs,
+            tokens=self._cache.inputs(rows, self._requests.tokens),
             table_blocks=table_blocks,
             table_offsets=table_offsets,
             copy_source=copy_source,

@@ -144,7 +144,7 @@ class Swaps:
         places = _ramps(np.cumsum(counts) - counts, saved.counts)
         blocks[places] = twins
         fresh = (blocks < 0).nonzero()[0]
-        blocks[fresh] = self._holdings.take(np.full(len(fresh), slot), tables.repeat(counts)[fresh])
+        blocks[fresh] = self._holdings.take(len(fresh), at, (tables % self._windows.count).repeat(counts)[fresh])
         self._holdings.attach(at, counts, blocks)
         self._bring(saved, blocks[places], absent)
         del self._saved[slot]

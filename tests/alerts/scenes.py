@@ -281,10 +281,10 @@ def thrashing(directory: Path, agent: AgentProcess) -> Iterator[None]:
 def at_quota(directory: Path, agent: AgentProcess) -> Iterator[None]:
     with ExitStack() as stack:
         file = Path(stack.enter_context(TemporaryDirectory())) / "tenants.toml"
-        file.write_text("[tenants.acme]\nmax_blocks = 16\nmax_context = 256\n")
-        flags = (*SMALL, "--tenants", str(file), "--step-time", "base=300ms")
+        file.write_text("[tenants.acme]\nmax_blocks = 8\nmax_context = 512\n")
+        flags = (*SMALL, "--block-size", "64", "--tenants", str(file), "--step-time", "base=1s")
         engine = stack.enter_context(EngineProcess(directory, *flags))
-        stack.enter_context(Request(engine.url, prompt_tokens=200, max_tokens=50)).first_event()
+        stack.enter_context(Request(engine.url, prompt_tokens=450, max_tokens=60)).first_event()
         stack.enter_context(Request(engine.url, prompt_tokens=150, max_tokens=50, first_token=7))
         wait_until(agent, "kvledger_oldest_wait_seconds", bool, cause="tenant_quota")
         yield
@@ -352,10 +352,24 @@ def failing_source(directory: Path, agent: AgentProcess) -> Iterator[AgentProces
 @contextmanager
 def losing_exports(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
     """Nobody listens where the agent exports to."""
-    flags = ("--otlp", f"http://127.0.0.1:{free_port()}", "--otlp-interval-seconds", "0.5")
+    flags = (
+        "--otlp",
+        f"http://127.0.0.1:{free_port()}",
+        "--otlp-interval-seconds",
+        "0.5",
+        "--otlp-timeout-seconds",
+        "0.5",
+    )
     with EngineProcess(directory, *SMALL), AgentProcess(directory, *flags) as other:
         wait_until(other, "kvledger_agent_otlp_failures_total", bool)
         yield other
+
+
+def page_without_requests() -> bytes:
+    """The page of a vLLM that has renamed what it says of its requests."""
+    gone = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    lines = page(VLLM_PAGE).decode().splitlines(keepends=True)
+    return "".join(line for line in lines if not any(name in line for name in gone)).encode()
 
 
 @contextmanager
@@ -363,9 +377,7 @@ def renamed(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
     """An engine whose page has lost a family since."""
     with scraping(directory) as (served, other):
         wait_until(other, "kvledger_capability", bool, signal="requests_live")
-        gone = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-        lines = page(VLLM_PAGE).decode().splitlines(keepends=True)
-        served.put("/metrics", "".join(line for line in lines if not any(g in line for g in gone)).encode())
+        served.put("/metrics", page_without_requests())
         wait_until(other, "kvledger_capability", lambda known: not known, signal="requests_live")
         yield other
 

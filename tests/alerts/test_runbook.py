@@ -11,10 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import alert_names
-from kvledger_alerts.runbook_pages import DECISIONS, RUNBOOK, SECTIONS, Check, page_names, parse_page, read_page
+from kvledger_alerts.runbook_pages import (
+    CHECKLIST,
+    DECISIONS,
+    RUNBOOK,
+    SECTIONS,
+    TO_WRITE,
+    TRIAGE,
+    Check,
+    page_names,
+    parse_page,
+    read_page,
+    skeleton,
+)
+from kvledger_alerts.table import AlertRow, Parameters
 from tests.alerts.scenes import SCENES, Scene, calm, prefilling
-from tests.engine.server.process import environment
+from tests.engine.server.process import EngineProcess, environment
 from tests.reliability.processes import AgentProcess
 
 
@@ -43,7 +57,31 @@ def test_every_command_is_followed_by_what_to_look_for(name: str) -> None:
     assert all(check.signs for check in page.checks)
 
 
-@pytest.mark.parametrize("name", page_names())
+@pytest.mark.parametrize("row", alert_rows(Parameters()), ids=lambda row: f"{row.name}-{row.severity}")
+def test_the_page_of_a_new_alert_begins_with_its_sections_and_says_what_is_to_be_written(row: AlertRow) -> None:
+    page = parse_page(skeleton(row))
+    assert page.title == row.name
+    assert tuple(page.sections) == SECTIONS
+    assert page.decisions == DECISIONS
+    assert page.checks[0].signs == (TO_WRITE,)
+    assert TO_WRITE not in (RUNBOOK / f"{row.name}.md").read_text(), "a page that nobody has written yet"
+
+
+def test_the_triage_leads_to_every_alert_that_is_about_a_bottleneck_and_says_when_not_to_scale() -> None:
+    text = (RUNBOOK / f"{TRIAGE}.md").read_text()
+    linked = set(re.findall(r"\]\((\w+)\.md\)", text))
+    apart = {
+        "KvledgerRejections",
+        "KvledgerAvailabilitySloBurn",
+        "KvledgerPoolExhaustionPredicted",
+        "KvledgerTelemetryLost",
+    }
+    assert linked & set(alert_names()) == set(alert_names()) - apart
+    assert "## When not to scale" in text
+    assert all(f"*{decision}*" in text for decision in DECISIONS)
+
+
+@pytest.mark.parametrize("name", [*page_names(), TRIAGE, CHECKLIST])
 def test_links_between_pages_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", (RUNBOOK / f"{name}.md").read_text()):
         assert (RUNBOOK / target).exists(), target
@@ -82,7 +120,7 @@ TROUBLE = re.compile(r"│ (leaking|stalled|frozen) |not_a_ledger: ")
 class Shell:
     """Where a person diagnoses from: the variables of the runbook's README, and `kvledger` on the PATH."""
 
-    def __init__(self, place: Path, agent: AgentProcess, ledgers: Path) -> None:
+    def __init__(self, place: Path, agent: AgentProcess, ledgers: Path, url: str = "") -> None:
         script = place / "kvledger"
         script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kvledger_agent "$@"\n')
         script.chmod(0o755)
@@ -90,6 +128,7 @@ class Shell:
             "PATH": f"{place}:{os.environ['PATH']}",
             "AGENT": agent.url,
             "ENGINE": "engine:0",
+            "URL": url,
             "KVLEDGER_DIR": str(ledgers),
             "TMPDIR": str(place),
             "COLUMNS": "120",
@@ -103,7 +142,7 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=240,
         )
 
     def show(self, check: Check) -> str:
@@ -141,6 +180,23 @@ def test_every_command_of_a_page_runs_in_its_scene_and_shows_the_cause(
                 output = shell.show(check)
                 missing = check.missing(output)
                 assert not missing, f"{name}: {check.commands}\ndoes not show {missing}:\n{output}"
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.needs("tmpfs")
+@pytest.mark.needs("curl")
+@pytest.mark.parametrize("name", [TRIAGE, CHECKLIST])
+def test_every_command_of_the_triage_and_the_checklist_runs_and_shows_what_it_says(
+    name: str, memory: Path, tmp_path: Path
+) -> None:
+    flags = ("--blocks", "256", "--block-size", "16", "--max-model-len", "4096", "--step-time", "base=5ms")
+    with EngineProcess(memory, *flags) as engine, AgentProcess(memory, "--interval-seconds", "0.5") as agent:
+        shell = Shell(tmp_path, agent, memory, engine.url)
+        for check in read_page(name).checks:
+            output = shell.show(check)
+            missing = check.missing(output)
+            assert not missing, f"{check.commands}\ndoes not show {missing}:\n{output}"
 
 
 @pytest.mark.e2e

@@ -29,7 +29,7 @@ KEYS: dict[str, set[str]] = {
     "rules.yml": {
         "groups", "groups.name", "groups.interval", "groups.rules",
         "groups.rules.record", "groups.rules.alert", "groups.rules.expr", "groups.rules.for",
-        "groups.rules.labels", "groups.rules.labels.severity",
+        "groups.rules.labels", "groups.rules.labels.severity", "groups.rules.labels.window",
         "groups.rules.annotations", "groups.rules.annotations.summary", "groups.rules.annotations.description",
         "groups.rules.annotations.runbook_url",
     },
@@ -45,7 +45,7 @@ KEYS: dict[str, set[str]] = {
 }  # fmt: skip
 """Every key of a file, with those that it lies under. One that a single version knows does not belong in here."""
 WORDS = {
-    "max_over_time", "min_over_time", "rate", "increase", "absent", "sum", "max",
+    "max_over_time", "min_over_time", "avg_over_time", "rate", "increase", "histogram_quantile", "absent", "sum", "max",
     "and", "or", "unless", "ignoring", "without", "group_left",
 }  # fmt: skip
 """Functions, aggregations and operators of PromQL that mean the same in both."""

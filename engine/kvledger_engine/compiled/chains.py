@@ -20,6 +20,8 @@ from kvledger_engine.compiled.order import settle
 
 ROOT = 0
 """Content id of the empty prefix."""
+_AHEAD = 8
+"""So many look-ups before it is needed a bucket is asked for."""
 BROKEN = -1
 """Content id of a slot one of whose full blocks is not indexed as its own: no look-up can reach what follows."""
 
@@ -42,6 +44,8 @@ def match(handle: Any, tokens: I32, salts: U64, keys: U64, blocks: I64) -> int:
     arrays = unpack(handle)
     size, parent = arrays.settings[BLOCK_TOKENS], ROOT
     for number in range(len(keys)):
+        if number + _AHEAD < len(keys):
+            index.expect(arrays, keys[number + _AHEAD])
         block = index.find(arrays, keys[number], salts[0], parent, tokens, number * size)
         if block < 0:
             return number
@@ -71,15 +75,32 @@ def publish(handle: Any, filled_blocks: I64, salts: U64, tokens: I32) -> int:
     stays out. What is indexed may be shared, so it lies before the slot's own_from_token.
     """
     arrays = unpack(handle)
-    indexed = 0
-    for row in range(len(filled_blocks)):
+    count, indexed = len(filled_blocks), 0
+    sums, keys = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    _add_up(arrays, filled_blocks, salts, tokens, sums, keys)
+    for row in range(count):
+        if row + _AHEAD < count:
+            index.expect(arrays, keys[row + _AHEAD])
         slot, number = filled_blocks[row, 0], filled_blocks[row, 1]
-        indexed += _publish(arrays, slot, number, filled_blocks[row, 2:], salts[slot], tokens[slot])
+        blocks = filled_blocks[row, 2:]
+        indexed += _publish(arrays, slot, number, blocks, sums[row], keys[row], salts[slot], tokens[slot])
     return indexed
 
 
 @helper
-def _publish(arrays: Arrays, slot: int, number: int, blocks: I64, salt: Any, tokens: I32) -> bool:
+def _add_up(arrays: Arrays, filled_blocks: I64, salts: U64, tokens: I32, sums: U64, keys: U64) -> None:
+    """The running sum and the key of every row."""
+    size, bits, seed = arrays.settings[BLOCK_TOKENS], arrays.settings[KEY_BITS], arrays.seed[0]
+    for row in range(len(filled_blocks)):
+        slot, number = filled_blocks[row, 0], filled_blocks[row, 1]
+        follows = row > 0 and filled_blocks[row - 1, 0] == slot
+        before = sums[row - 1] if follows else arrays.chain_sum[slot]
+        sums[row] = before + block_sum(tokens[slot], number * size, size, number * size, seed)
+        keys[row] = prefix_key(sums[row], salts[slot], number, bits)
+
+
+@helper
+def _publish(arrays: Arrays, slot: int, number: int, blocks: I64, total: Any, key: Any, salt: Any, tokens: I32) -> bool:
     size, bits, policy = arrays.settings[BLOCK_TOKENS], arrays.settings[KEY_BITS], arrays.settings[POLICY]
     for group in range(arrays.settings[GROUPS]):
         filled(policy, arrays.whole_lives, blocks[group], number)
@@ -88,8 +109,6 @@ def _publish(arrays: Arrays, slot: int, number: int, blocks: I64, salt: Any, tok
     if parent == BROKEN or arrays.index_slot[spine] >= 0:
         arrays.chain_content[slot] = BROKEN
         return False
-    total = arrays.chain_sum[slot] + block_sum(tokens, number * size, size, number * size, arrays.seed[0])
-    key = prefix_key(total, salt, number, bits)
     known = index.find(arrays, key, salt, parent, tokens, number * size)
     if known >= 0:
         content, indexed = arrays.content[known], False

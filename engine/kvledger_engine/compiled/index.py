@@ -15,6 +15,7 @@ from kvledger.layout import CONTROL_INDEX
 from kvledger.views import I32, I64, U64
 from kvledger_engine.compiled.arrays import INDEX_CHANGES, NEXT_CONTENT, Arrays
 from kvledger_engine.compiled.kernel import helper
+from kvledger_engine.compiled.prefetch import prefetch
 
 _USED = CONTROL_INDEX["index_used"]
 WAYS = 8
@@ -43,9 +44,9 @@ def place(index_key: U64, index_block: I32, passed: I32, key: Any, block: int) -
 
 
 @helper
-def vacate(index_key: U64, index_block: I32, passed: I32, slot: int) -> None:
-    """Empty a slot."""
-    bucket = home_of(index_key[slot], len(passed))
+def vacate(index_block: I32, passed: I32, key: Any, slot: int) -> None:
+    """Empty the slot of an entry with this key, which is not read: it lies far from all else."""
+    bucket = home_of(key, len(passed))
     while bucket != slot // WAYS:
         passed[bucket] -= 1
         bucket = (bucket + 1) & (len(passed) - 1)
@@ -79,6 +80,14 @@ def find(arrays: Arrays, key: Any, salt: Any, parent: int, tokens: I32, first: i
 
 
 @helper
+def expect(arrays: Arrays, key: Any) -> None:
+    """A key is looked up soon."""
+    first = home_of(key, len(arrays.passed)) * WAYS
+    prefetch(arrays.index_key, first)
+    prefetch(arrays.index_block, first)
+
+
+@helper
 def holds(block_tokens: I32, block: int, tokens: I32, first: int) -> bool:
     """Whether a block holds tokens[first : first + block size]."""
     differing = 0
@@ -107,12 +116,12 @@ def insert(arrays: Arrays, key: Any, salt: Any, parent: int, tokens: I32, first:
 @helper
 def remove(arrays: Arrays, blocks: I64, first: int) -> None:
     """Forget the stamped, indexed blocks from number `first` on: their content is about to be lost."""
-    index_key, index_block, passed = arrays.index_key, arrays.index_block, arrays.passed
+    index_block, passed = arrays.index_block, arrays.passed
     index_slot, prefix_hash, content = arrays.index_slot, arrays.prefix_hash, arrays.content
     for number in range(first, len(blocks)):
         block = blocks[number]
         content[block] = 0
-        vacate(index_key, index_block, passed, index_slot[block])
+        vacate(index_block, passed, prefix_hash[block], index_slot[block])
         index_slot[block] = NOWHERE
         prefix_hash[block] = 0
     arrays.control[_USED] -= len(blocks) - first

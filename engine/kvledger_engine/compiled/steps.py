@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kvledger.views import I32
-from kvledger_engine.compiled.arrays import CHUNK_BLOCKS, GROUPS, unpack
+from kvledger_engine.compiled.arrays import GROUPS, unpack
 from kvledger_engine.compiled.kernel import kernel
+from kvledger_engine.compiled.tables import read
 
 
 @kernel("UniTuple(i8, 2)(i8[::1], i4[::1], i4[:, ::1])")
@@ -26,36 +27,30 @@ def plan(handle: Any, slots: I32, rows: I32) -> tuple[int, int]:
     return most, total
 
 
-@kernel("int64(i8[::1], i4[::1], i4[::1], i4[::1], i4[:, ::1], i4[::1], i4[::1], i4[::1])")
-def lay_out(
-    handle: Any, slots: I32, starts: I32, counts: I32, tokens: I32, inputs: I32, blocks: I32, offsets: I32
-) -> int:
-    """Inputs and tables of rows that compute counts[i] tokens of slots[i] from starts[i] on; all but one I32[n].
+@kernel("void(i4[::1], i4[::1], i4[::1], i4[:, ::1], i4[::1])")
+def inputs(slots: I32, starts: I32, counts: I32, tokens: I32, found: I32) -> None:
+    """The counts[i] tokens of slots[i] from starts[i] on, row after row; `tokens` I32[slots, length] of all slots."""
+    at = 0
+    for row in range(len(slots)):
+        for position in range(starts[row], starts[row] + counts[row]):
+            found[at] = tokens[slots[row], position]
+            at += 1
 
-    `tokens` I32[slots, length] are those of all slots. `inputs` get those of all rows, row after row, `blocks` and
-    `offsets` I32[n + 1] the tables of group 0: row i's is blocks[offsets[i] : offsets[i + 1]]. Returns the room that
-    these need; where `blocks` has less, they are not complete.
+
+@kernel("int64(i8[::1], i4[::1], i4[::1], i4[::1])")
+def lay_out(handle: Any, slots: I32, blocks: I32, offsets: I32) -> int:
+    """The tables of group 0 of `slots` I32[n]: row i's becomes blocks[offsets[i] : offsets[i + 1]].
+
+    Returns the room they need; where `blocks` has less, they are not complete.
     """
     arrays = unpack(handle)
-    width, chunk, next_chunk = arrays.settings[CHUNK_BLOCKS], arrays.chunk, arrays.next_chunk
-    at, needed = 0, 0
+    groups, needed = arrays.settings[GROUPS], 0
     offsets[0] = 0
     for row in range(len(slots)):
-        slot = slots[row]
-        for position in range(starts[row], starts[row] + counts[row]):
-            inputs[at] = tokens[slot, position]
-            at += 1
-        table = slot * arrays.settings[GROUPS]
-        left, home = arrays.table_blocks[table], arrays.first_chunk[table]
-        if needed + left <= len(blocks):
-            while left > 0:
-                for number in range(min(left, width)):
-                    blocks[needed + number] = chunk[home, number]
-                needed += min(left, width)
-                left -= width
-                home = next_chunk[home]
-        else:
-            needed += left
+        table = slots[row] * groups
+        if needed + arrays.table_blocks[table] <= len(blocks):
+            read(arrays, table, blocks, needed)
+        needed += arrays.table_blocks[table]
         offsets[row + 1] = needed
     return needed
 

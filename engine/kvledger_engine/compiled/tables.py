@@ -62,6 +62,23 @@ def chunk_at(arrays: Arrays, table: int, number: int) -> int:
     return chunk
 
 
+@helper
+def read(arrays: Arrays, table: int, blocks: I32, at: int) -> int:
+    """Copy a table to blocks[at:]; returns its length."""
+    width, chunk, length = arrays.settings[CHUNK_BLOCKS], arrays.chunk, arrays.table_blocks[table]
+    left, home = length, arrays.first_chunk[table]
+    while left > 0:
+        used = min(left, width)
+        # Slices from 0 on: a loop over them is a copy of many entries at once.
+        source, target = chunk[home], blocks[at : at + used]
+        for number in range(used):
+            target[number] = source[number]
+        at += used
+        left -= width
+        home = arrays.next_chunk[home]
+    return length
+
+
 @kernel("int64(i8[::1], i8[::1], i8[::1])")
 def room(handle: Any, tables: I64, counts: I64) -> int:
     """Chunks that `tables` I64[n] need to grow by `counts` I64[n] blocks."""
@@ -92,17 +109,9 @@ def gather(handle: Any, tables: I64, blocks: I32, offsets: I32) -> int:
     Returns their length together; `blocks` must have room for it.
     """
     arrays = unpack(handle)
-    width, chunk, next_chunk, at = arrays.settings[CHUNK_BLOCKS], arrays.chunk, arrays.next_chunk, 0
-    offsets[0] = 0
+    offsets[0] = at = 0
     for row in range(len(tables)):
-        left, home = arrays.table_blocks[tables[row]], arrays.first_chunk[tables[row]]
-        while left > 0:
-            used = min(left, width)
-            for number in range(used):
-                blocks[at + number] = chunk[home, number]
-            at += used
-            left -= used
-            home = next_chunk[home]
+        at += read(arrays, tables[row], blocks, at)
         offsets[row + 1] = at
     return at
 
