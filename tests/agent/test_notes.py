@@ -46,7 +46,8 @@ def test_a_prefix_that_several_requests_share_is_noted_once_it_is_a_quarter_of_t
 
 def account(admissions: int, saved: float) -> SharingView:
     whole = PrefixAccount(
-        prefix=None, admissions=admissions, hits=1, queried_tokens=1, hit_tokens=1, forks=0, forked_tokens=0, saved_bytes=None, copied_blocks=0,
+        prefix=None, admissions=admissions, hits=1, queried_tokens=1, hit_tokens=1, forks=0,
+        forked_tokens=0, saved_bytes=None, copied_blocks=0,
         copied_bytes=None, lookup_seconds=1.0, reference_seconds=0.0, index_seconds=0.0, copy_seconds=0.0,
         overhead_seconds=1.0, saved_seconds=saved, net_seconds=saved - 1.0,
     )  # fmt: skip
