@@ -10,7 +10,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install debian up test test-vllm lint format bench reliability alert-drills board-picture
+.PHONY: help install debian up test test-vllm lint format bench reliability alert-drills board-drill board-picture
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed ba
 
 reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
 	$(BIN)/python -m tests.reliability $(ARGS)
+
+board-drill: $(INSTALLED) debian ## every query of the boards in every scenario of the verdict (minutes)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m drill tests/dashboards $(ARGS)
 
 alert-drills: $(INSTALLED) debian ## every alert on a real Prometheus and Alertmanager: it fires, is told or explained, resolves
 	$(BIN)/python -m pytest -m drill tests/alerts/test_live_drills.py $(ARGS)

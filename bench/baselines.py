@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.errors import BenchError
 from bench.machine import this_machine
 from bench.steady import NoCompute
 from kvledger.clock import VirtualClock
@@ -42,15 +43,45 @@ class Tally:
     tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The engine that a trace is played through: blocks of 16 tokens, context in tokens, sequences at once."""
+
+    blocks: int = 2048
+    max_model_len: int = 8192
+    max_num_seqs: int = 64
+    step_time: str = "base=15ms,token=20us,seq=50us"
+
+
+DEFAULT = Sizes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What is said of one way to place blocks; shares from 0 to 1, means over time."""
+
+    mean_running: float
+    peak_running: int
+    empty_share: float
+    pieces_share: float
+    mean_first_token_seconds: float
+    p95_first_token_seconds: float
+    tokens_per_second: float
+    preemptions: int
+    moves: int
+    moved_blocks: int
+    fragmented: int
+
+
 class Player:
     """An engine with one way to place blocks, and the requests of a trace on their way to it."""
 
-    def __init__(self, allocation: Allocation, rows: list[TraceRow], args: argparse.Namespace) -> None:
+    def __init__(self, allocation: Allocation, rows: list[TraceRow], sizes: Sizes) -> None:
         config = EngineConfig(
             engine=f"baseline-{allocation.value}",
-            capacity_blocks=args.blocks,
-            max_num_seqs=args.max_num_seqs,
-            max_model_len_tokens=args.max_model_len,
+            capacity_blocks=sizes.blocks,
+            max_num_seqs=sizes.max_num_seqs,
+            max_model_len_tokens=sizes.max_model_len,
             max_waiting=len(rows),
             prefix_caching=False,
             allocation=allocation.value,
@@ -58,7 +89,7 @@ class Player:
         self._clock = VirtualClock()
         self._ledger = Ledger.in_memory(config.limits(), clock=self._clock)
         self._size = config.block_size_tokens
-        compute = TimedCompute(NoCompute(), StepTime.parse(args.step_time), self._clock)
+        compute = TimedCompute(NoCompute(), StepTime.parse(sizes.step_time), self._clock)
         self.loop, self._rows, self.tally = EngineLoop(config, self._ledger, compute), rows, Tally()
 
     def play(self) -> None:
@@ -103,26 +134,52 @@ class Player:
         seconds = self._clock.now_ns() / _NS_PER_SECOND
         self.tally.looks.append((seconds, int(live.sum()), held, filled, int(free.sum()), longest))
 
-    def row(self) -> list[str]:
-        """What is said of it, in the order of `COLUMNS`."""
+    def figures(self) -> Figures:
+        """What was seen, once all have ended. Raises `BenchError` where not all were served."""
+        if set(self.tally.reasons) != {"length"}:
+            raise BenchError(f"not all requests were served: {set(self.tally.reasons)}")
         seconds, running, held, filled, free, longest = np.array(self.tally.looks, np.float64).T
         weights = np.diff(seconds, prepend=0.0)
         waits = np.array(list(self.tally.first_token_seconds.values()))
         values, cache = self._ledger.stats, self.loop.cache
         pieces = 1 - (longest * weights).sum() / max(1.0, (free * weights).sum())
         moves = (cache.moves, cache.moved_blocks, cache.fragmented) if isinstance(cache, ContiguousCache) else (0, 0, 0)
-        return [
-            f"{np.average(running, weights=weights):.1f}",
-            f"{int(running.max())}",
-            f"{1 - (filled * weights).sum() / (held * weights).sum():.1%}",
-            f"{pieces:.1%}",
-            f"{waits.mean():.1f} s",
-            f"{np.percentile(waits, 95):.1f} s",
-            f"{self.tally.tokens / seconds[-1]:.0f}",
-            f"{values.values[values.counter('preemptions_total', mode='recompute')]:,.0f}",
-            f"{moves[0]:,} ({moves[1]:,} blocks)",
-            f"{moves[2]:,}",
-        ]
+        return Figures(
+            mean_running=float(np.average(running, weights=weights)),
+            peak_running=int(running.max()),
+            empty_share=float(1 - (filled * weights).sum() / (held * weights).sum()),
+            pieces_share=float(pieces),
+            mean_first_token_seconds=float(waits.mean()),
+            p95_first_token_seconds=float(np.percentile(waits, 95)),
+            tokens_per_second=self.tally.tokens / float(seconds[-1]),
+            preemptions=int(values.values[values.counter("preemptions_total", mode="recompute")]),
+            moves=moves[0],
+            moved_blocks=moves[1],
+            fragmented=moves[2],
+        )
+
+
+def play(allocation: Allocation, rows: list[TraceRow], sizes: Sizes) -> Figures:
+    """What comes of a trace, whose rows are by time from 0 on, with one way to place blocks."""
+    player = Player(allocation, rows, sizes)
+    player.play()
+    return player.figures()
+
+
+def _row(said: Figures) -> list[str]:
+    """In the order of `COLUMNS`."""
+    return [
+        f"{said.mean_running:.1f}",
+        f"{said.peak_running}",
+        f"{said.empty_share:.1%}",
+        f"{said.pieces_share:.1%}",
+        f"{said.mean_first_token_seconds:.1f} s",
+        f"{said.p95_first_token_seconds:.1f} s",
+        f"{said.tokens_per_second:.0f}",
+        f"{said.preemptions:,}",
+        f"{said.moves:,} ({said.moved_blocks:,} blocks)",
+        f"{said.fragmented:,}",
+    ]
 
 
 COLUMNS = (
@@ -144,11 +201,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.baselines", description=__doc__)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--requests", type=int, default=500, help="so many of the trace (default: %(default)s)")
-    parser.add_argument("--blocks", type=int, default=2048, help="of 16 tokens (default: %(default)s)")
-    parser.add_argument("--max-model-len", type=int, default=8192, help="tokens (default: %(default)s)")
-    parser.add_argument("--max-num-seqs", type=int, default=64, help="(default: %(default)s)")
-    parser.add_argument("--step-time", default="base=15ms,token=20us,seq=50us", help="(default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=DEFAULT.blocks, help="of 16 tokens (default: %(default)s)")
+    parser.add_argument(
+        "--max-model-len", type=int, default=DEFAULT.max_model_len, help="tokens (default: %(default)s)"
+    )
+    parser.add_argument("--max-num-seqs", type=int, default=DEFAULT.max_num_seqs, help="(default: %(default)s)")
+    parser.add_argument("--step-time", default=DEFAULT.step_time, help="(default: %(default)s)")
     args = parser.parse_args()
+    sizes = Sizes(
+        blocks=args.blocks,
+        max_model_len=args.max_model_len,
+        max_num_seqs=args.max_num_seqs,
+        step_time=args.step_time,
+    )
     trace, machine = read_trace(args.trace), this_machine()
     rows = [row for row in trace.rows if row.prompt_tokens + row.output_tokens <= args.max_model_len][: args.requests]
     print(
@@ -159,10 +224,7 @@ def main() -> None:
     print("| allocation | " + " | ".join(COLUMNS) + " |")
     print("|---|" + "---|" * len(COLUMNS))
     for allocation in Allocation:
-        player = Player(allocation, rows, args)
-        player.play()
-        assert set(player.tally.reasons) == {"length"}, f"not all requests were served: {set(player.tally.reasons)}"
-        print(f"| {allocation.value} | " + " | ".join(player.row()) + " |", flush=True)
+        print(f"| {allocation.value} | " + " | ".join(_row(play(allocation, rows, sizes))) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ HTTP_HEAD = "| over HTTP | sequences | mean | p50 at most | p99 at most |\n|---|
 
 
 def in_the_core(times: int) -> list[str]:
-    """Rows by state: a cancel between two steps, to its publication."""
+    """Rows by state: a cancel, to its publication; between two steps, or in one that is planned."""
     rows = []
     for case in CASES:
         with ledger_directory() as directory:

@@ -1,8 +1,9 @@
 """What the plugin adds to a step of vLLM's own scheduler: `python -m bench.vllm_cost` in vLLM's environment.
 
-Two schedulers of one process get the same requests and the same made-up outputs, one of them with the plugin's hooks;
-windows of steps are taken in turns. Figures are processor time of the thread that schedules: schedule and
-update_from_output, the hooks included. Prints JSON; exit status 1 when a bar is missed.
+One scheduler with made-up outputs; before each window of steps the hooks are put in or taken out, in turns, and what
+they have missed is told. Figures are processor time of the thread that schedules: schedule and update_from_output, the
+hooks included. What the mirror's process uses beside is a figure of its own. Prints JSON; exit status 1 when a bar is
+missed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,65 +29,119 @@ from kvledger_vllm.attach import attach
 from kvledger_vllm.settings import Settings
 from tests.vllm.bare import BareScheduler
 from tests.vllm.model import save_tiny_llama
+from tests.vllm.toggle import take_out
 
 RUNNING, BLOCKS, BIG_POOL_BLOCKS = 256, 20_001, 100_001
-STEPS = 10
+STEPS, SETTLING_STEPS = 100, 40
 ADDED_BAR_US, SHARE_BAR, LEDGER_BAR_BYTES = 100.0, 0.03, 32 << 20
-_WARM_STEPS = 40
+_WARM_STEPS, _LONGEST_TOKENS, _MANY_REQUESTS = 40, 1800, 1 << 14
+Part = TypeVar("Part")
 
 
 class Load:
-    """`RUNNING` requests on one scheduler, always the same ones for the same seed; `renew` replaces those that end."""
+    """`RUNNING` requests on one scheduler, the same ones for the same seed. `renew`: they come and go all the time."""
 
     def __init__(self, model: Path, *, renew: bool) -> None:
         self.bare = BareScheduler(
             model, blocks=BLOCKS, seed=1, max_num_seqs=RUNNING, max_num_batched_tokens=8192, asynchronous=True
         )
-        self._random, self._renew, self._made = random.Random(1), renew, 0
+        self._random, self._renew, self._made, self._left = random.Random(1), renew, 0, 0
 
-    def warm(self) -> None:
-        """Until all requests decode."""
-        self._fill()
-        for _ in range(_WARM_STEPS):
-            self.bare.step()
+    def ready(self, steps: int) -> None:
+        """At least so many steps are left in which nobody ends, unless all do all the time."""
+        if self._left < steps and not (self._renew and self._made):
+            self.bare.drain()
+            self.bare.abort(*self.bare.scheduler.requests)
+            self._fill()
+            self._left = _LONGEST_TOKENS
+            self.run(_WARM_STEPS)
 
-    def window(self) -> float:
-        """Microseconds of processor time that a step's schedule and update took."""
+    def run(self, steps: int) -> float:
+        """Microseconds of processor time that each step's schedule and update took."""
         self._fill()
         before = self.bare.control_ns
-        for _ in range(STEPS):
+        for _ in range(steps):
             self.bare.step()
-        return (self.bare.control_ns - before) / STEPS / 1e3
+        self._left -= steps
+        return (self.bare.control_ns - before) / steps / 1e3
 
     def _fill(self) -> None:
         drawn = self._random
         while len(self.bare.scheduler.requests) < RUNNING + (16 if self._renew else 0):
             prompt = [drawn.randrange(3, 512) for _ in range(drawn.randrange(60, 200))]
-            tokens = drawn.randrange(100, 400) if self._renew else 1800
+            tokens = drawn.randrange(100, 400) if self._renew else _LONGEST_TOKENS
             self.bare.add(f"cmpl-{self._made:032d}-0-abcdef12", prompt, max_tokens=tokens)
             self._made += 1
 
 
+class Switched:
+    """Windows of one load, with the hooks and without. `mirror_us` is the mirror's processor time, a step."""
+
+    def __init__(self, model: Path, directory: Path, *, renew: bool) -> None:
+        self.load = Load(model, renew=renew)
+        self.load.ready(STEPS)
+        # Who ends while the hooks are out is never told of.
+        settings = Settings(directory=directory, engine=f"cost-{renew}", max_requests=_MANY_REQUESTS)
+        self._instrument = attach(self.load.bare.scheduler, settings)
+        self._hooks, self.mirror_us = self._part(self._instrument.hooks), list[float]()
+        self._hooks.remove()
+
+    def without(self) -> float:
+        """A window of vLLM alone."""
+        self.load.ready(STEPS + SETTLING_STEPS)
+        self.load.run(SETTLING_STEPS)
+        return self.load.run(STEPS)
+
+    def plugged(self) -> float:
+        """A window in which every step is published, once everything has been told."""
+        self.load.ready(STEPS + SETTLING_STEPS)
+        mirror = self._part(self._instrument.mirror)
+        self._hooks.put_in()
+        self.load.run(SETTLING_STEPS)
+        self._require_applied()
+        before_ns = _on_a_processor_ns(mirror.pid)
+        figure = self.load.run(STEPS)
+        self._require_applied()
+        self.mirror_us.append((_on_a_processor_ns(mirror.pid) - before_ns) / STEPS / 1e3)
+        self._hooks.remove()
+        return figure
+
+    def close(self) -> None:
+        """Leave the ledger."""
+        self._part(self._instrument.stop)()
+        self._part(None if self._instrument.switch.why else True)
+
+    def _require_applied(self) -> None:
+        self._part(self._instrument.await_applied() or None)
+
+    def _part(self, part: Part | None) -> Part:
+        if part is None:
+            raise SystemExit(f"the plugin switched itself off: {self._instrument.switch.why}")
+        return part
+
+
+def _on_a_processor_ns(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
 def measure(model: Path, directory: Path, rounds: Iterable[int], *, renew: bool) -> dict[str, Any]:
-    """Windows of a scheduler without and of one with the plugin, in turns."""
-    without, hooked = Load(model, renew=renew), Load(model, renew=renew)
-    instrument = attach(hooked.bare.scheduler, Settings(directory=directory, engine=f"cost-{renew}"))
-    for load in (without, hooked):
-        load.warm()
+    """Windows without and with the plugin in turns; and without it once more, which shows what chance adds."""
+    switched = Switched(model, directory, renew=renew)
     gc.collect()
     gc.freeze()  # as vLLM's own engine core does once it has started
-    contenders: dict[str, Window] = {"without": without.window, "with": hooked.window}
+    contenders: dict[str, Window] = {
+        "without": switched.without, "with": switched.plugged, "again": switched.without
+    }  # fmt: skip
     figures = interleave(rounds, contenders, swap=True)
-    if not instrument.switch.on or instrument.ledger is None:
-        raise SystemExit(f"the plugin switched itself off: {instrument.switch.why}")
+    switched.close()
     added = figures["with"] - figures["without"]
-    running = len(hooked.bare.scheduler.running), len(without.bare.scheduler.running)
-    instrument.ledger.close()
     return {
-        "running": running,
+        "running": len(switched.load.bare.scheduler.running),
         "without_us": estimate(figures["without"]).document(),
         "added_us": estimate(added).document(),
         "share": estimate(added / float(np.median(figures["without"]))).document(),
+        "chance_us": estimate(figures["again"] - figures["without"]).document(),
+        "mirror_us": estimate(np.array(switched.mirror_us)).document(),
     }
 
 
@@ -95,7 +150,7 @@ def ledger_bytes(model: Path, directory: Path) -> int:
     bare = BareScheduler(model, blocks=BIG_POOL_BLOCKS, max_num_seqs=RUNNING, max_num_batched_tokens=8192)
     instrument = attach(bare.scheduler, Settings(directory=directory, engine="big"))
     assert instrument.ledger is not None, instrument.switch.why
-    instrument.ledger.close()
+    take_out(bare.scheduler)
     return instrument.ledger.layout.file_bytes
 
 
@@ -107,8 +162,8 @@ def main(arguments: list[str]) -> int:
         model = directory / "model"
         save_tiny_llama(model)
         machine = this_machine()
-        steady = measure(model, directory, effort.rounds(60, 12), renew=False)
-        changing = measure(model, directory, effort.rounds(30, 12), renew=True)
+        steady = measure(model, directory, effort.rounds(24, 6), renew=False)
+        changing = measure(model, directory, effort.rounds(16, 6), renew=True)
         size = ledger_bytes(model, directory)
     finally:
         shutil.rmtree(directory)

@@ -10,7 +10,7 @@ from grafana_foundation_sdk.builders import table
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
-from kvledger_dashboards.panels import Face, Steps, target
+from kvledger_dashboards.panels import Face, target
 from kvledger_dashboards.queries.selection import Query
 from kvledger_dashboards.variables import DATASOURCE
 
@@ -35,7 +35,6 @@ class Column:
         title: what is shown above it.
         width: in pixels; None shares what is left.
         words: what its values say; None shows them as they are.
-        steps: colours of a number; None leaves it plain.
         url: where a cell leads to, with Grafana's `${__data.fields...}` in it, and what that link is called.
     """
 
@@ -43,12 +42,11 @@ class Column:
     title: str
     width: int | None = None
     words: Words | None = None
-    steps: Steps | None = None
     url: tuple[str, str] | None = None
 
 
 def table_panel(face: Face, query: Query, columns: Sequence[Column], *, sort: str, descending: bool) -> table.Panel:
-    """The table. What is in no column is left out; time never is one. `sort` is the title of the column to sort by."""
+    """The table. Every label that the query keeps has to be a column. `sort` is the title of the column to sort by."""
     panel = (
         table.Panel()
         .id(face.id)
@@ -89,10 +87,7 @@ def _properties(column: Column) -> list[models.DynamicConfigValue]:
         made.append(models.DynamicConfigValue(id_val="custom.width", value=column.width))
     if column.words is not None:
         made.append(models.DynamicConfigValue(id_val="mappings", value=[_mapping(column.words)]))
-    if column.steps is not None:
-        made.append(models.DynamicConfigValue(id_val="thresholds", value=_thresholds(column.steps)))
-        made.append(models.DynamicConfigValue(id_val="color", value={"mode": "thresholds"}))
-    if column.steps is not None or (column.words is not None and column.words.colors):
+    if column.words is not None and column.words.colors:
         made.append(
             models.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-background", "mode": "basic"})
         )
@@ -110,7 +105,3 @@ def _mapping(words: Words) -> dict[str, object]:
         for place, (value, text) in enumerate(words.text.items())
     }
     return {"type": _WORDS.value, "options": options}
-
-
-def _thresholds(given: Steps) -> dict[str, object]:
-    return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in given]}

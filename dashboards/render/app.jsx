@@ -3,8 +3,9 @@
 import 'uplot/dist/uPlot.min.css';
 import { useEffect, useState } from 'react';
 import { createRoot } from 'react-dom/client';
+import { of } from 'rxjs';
 import { createTheme, dateTime, FieldType, getDisplayProcessor, getDisplayValueAlignmentFactors,
-  reduceField, ThemeContext, toDataFrame, VizOrientation } from '@grafana/data';
+  reduceField, standardTransformers, ThemeContext, toDataFrame, VizOrientation } from '@grafana/data';
 import { BigValue, GlobalStyles, PanelChrome, TimeSeries, VizRepeater } from '@grafana/ui';
 import { TableNG } from '@grafana/ui/unstable';
 
@@ -127,33 +128,33 @@ function Graph({ panel, width, height }) {
   );
 }
 
-// What the transformation `organize` does with the frame of a table query: labels and value become ordered, named columns.
+// A table query's frame as Grafana's data source makes it (time, labels, value), through Grafana's own transformation.
 function Rows({ panel, width, height }) {
   const [target] = panel.targets;
   const found = answers[target.expr] ?? [];
   if (!found.length) return <NoData panel={panel} />;
-  const [{ options: { indexByName, renameByName } }] = panel.transformations;
-  const [{ displayName: sorted, desc }] = panel.options.sortBy;
-  const sources = Object.keys(renameByName).sort((one, other) => indexByName[one] - indexByName[other]);
-  const cell = (source, { labels, points }) => (source === 'Value' ? Number(points.at(-1)[1]) : labels[source]);
-  const by = sources.find((source) => renameByName[source] === sorted);
-  const order = (one, other) => (cell(by, one) < cell(by, other) ? -1 : 1) * (desc ? -1 : 1);
-  const rows = found.toSorted(order);
+  const column = (name, type, value) => ({ name, type, values: found.map(value), config: {} });
   const frame = toDataFrame({
     refId: target.refId,
-    fields: sources.map((source) => ({
-      name: renameByName[source],
-      type: source === 'Value' ? FieldType.number : FieldType.string,
-      values: rows.map((row) => cell(source, row)),
-      config: fieldConfig(panel, renameByName[source]),
-    })),
+    fields: [
+      column('Time', FieldType.time, ({ points }) => points.at(-1)[0] * 1000),
+      ...Object.keys(found[0].labels).sort().map((name) => column(name, FieldType.string, ({ labels }) => labels[name])),
+      column('Value', FieldType.number, ({ points }) => Number(points.at(-1)[1])),
+    ],
   });
-  frame.fields.forEach((field) => {
-    field.state = { displayName: field.name };
+  const [{ options }] = panel.transformations;
+  let organized;
+  of([frame]).pipe(standardTransformers.organizeFieldsTransformer.operator(options, { interpolate: (text) => text }))
+    .subscribe(([made]) => { organized = made; });
+  organized.fields.forEach((field) => {
+    field.config = fieldConfig(panel, field.config.displayName);
     field.config.links = undefined; // they lead nowhere in a picture
+    field.state = { displayName: field.config.displayNameFromDS };
     field.display = getDisplayProcessor({ field, theme, timeZone: 'utc' });
   });
-  return <TableNG data={frame} width={width} height={height} cellHeight={panel.options.cellHeight} />;
+  return (
+    <TableNG data={organized} width={width} height={height} cellHeight={panel.options.cellHeight} sortBy={panel.options.sortBy} />
+  );
 }
 
 const DRAWN = { stat: Stat, table: Rows, timeseries: Graph };

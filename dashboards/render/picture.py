@@ -28,16 +28,19 @@ from playwright.sync_api import sync_playwright
 
 from kvledger_dashboards.boards import oncall, pool, requests
 from kvledger_dashboards.build import BOARDS, GENERATED
+from tests.dashboards.answers import SCRAPE_SECONDS, WINDOW
 from tests.dashboards.boards import interpolated
-from tests.dashboards.live import PARAMETERS, SCRAPE_SECONDS, Live
+from tests.dashboards.live import Live
 from tests.dashboards.scenarios import provoke, stall_again
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs/images"
 WORK = Path(tempfile.gettempdir()) / "kvledger-board-picture"
 SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS = 180, 60, 6
+LABEL_SECONDS = 15
 DRAWING_MS, SETTLING_MS = 30_000, 500
-WIDTH, HEIGHT, COLORS = 1600, 1000, 128
+WIDTH, HEIGHT = 1600, 1000
+COLORS, PICTURE_BYTES = (256, 192, 128, 96), 300_000
 CHOSEN = {uid: ["cell"] for uid in (oncall.UID, pool.UID, requests.UID)}
 """Models that the reader of a board chose: without the page of another engine, which knows little of its blocks."""
 FONTS = {"400": "Inter-Regular", "500": "Inter-Medium"}
@@ -47,12 +50,13 @@ SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
 
 def collected(boards: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """What a real Prometheus says to each query of the boards while engines are in trouble; times in seconds."""
-    with Live(Path(tempfile.mkdtemp(prefix="kvledger-picture-", dir="/dev/shm"))) as live:
+    with Live(directory=Path(tempfile.mkdtemp(prefix="kvledger-picture-", dir="/dev/shm"))) as live:
         provoke(live)
         os.kill(live.engines["again"]["core_pid"], signal.SIGKILL)
         time.sleep(AFTER_SECONDS)
         stall_again(live)
         time.sleep(STALLED_SECONDS)
+        time.sleep((LABEL_SECONDS / 2 - time.time()) % LABEL_SECONDS)  # a label at the very edge would be cut off
         until = float(int(time.time()) - SCRAPE_SECONDS)
         begin = max(until - SHOWN_SECONDS, live.began)
         return {
@@ -91,7 +95,7 @@ def _answer(live: Live, asked: dict[str, Any], models: list[str], begin: float, 
         engine=[],
         model=models,
         scrape_seconds=SCRAPE_SECONDS,
-        recorded_window=PARAMETERS.scale.window(PARAMETERS.rate_seconds),
+        recorded_window=WINDOW,
     )
     found = live.points(expr, until if asked.get("instant") else begin, until)
     return [{"labels": dict(labels), "points": points} for labels, points in found]
@@ -167,9 +171,19 @@ def shoot(url: str, picture: Path) -> list[str]:
             errors.append(f"nothing is drawn after {DRAWING_MS} ms")
         page.screenshot(path=picture, full_page=True)
         browser.close()
-    with Image.open(picture) as drawn:
-        drawn.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(picture, optimize=True)
+    shrink(picture)
     return errors
+
+
+def shrink(picture: Path) -> None:
+    """Replace it by one with as many colours as its size allows: it is kept in the repository."""
+    with Image.open(picture) as opened:
+        drawn = opened.convert("RGB")
+    for colors in COLORS:
+        few = drawn.quantize(colors, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(picture, optimize=True)
+        if picture.stat().st_size < PICTURE_BYTES:
+            return
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,8 @@ class TenantColumns:
 
     def __init__(self, tenants: Tenants, control: NDArray[Any], max_tenants: int) -> None:
         self._tenants, self._control, self._max_tenants = tenants, control, max_tenants
-        self._columns: dict[str, int] = {}
+        used = int(control[_USED])
+        self._columns = {bytes(name).decode(errors="replace"): at for at, name in enumerate(tenants.name[:used])}
 
     def of(self, name: str) -> int:
         """The column of a tenant, made on first sight; the last one (`other`) when all named columns are taken."""

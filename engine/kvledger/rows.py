@@ -8,7 +8,6 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger import pace
 from kvledger.buffers import Sections
 from kvledger.snapshot import SlotTable
 from kvledger.views import SlotColumns, section_names
@@ -28,13 +27,8 @@ def look(sections: Sections, published: int) -> SlotTable:
     slot = np.flatnonzero(serial)
     rows = int(slot[-1]) + 1 if len(slot) else 0
     columns = [sections.read(name, rows)[slot] if name != "slot.serial" else serial[slot] for name in _SECTIONS]
-    # The clocks before the stamps: who has left a clock that moved on since has a stamp that says so.
-    paces = columns[_SECTIONS.index("slot.pace")]
-    clocks = sections.control() if paces.any() else {}
     stamps = sections.read("slot.changed_seq", rows)[slot]
-    table = SlotTable(*(*columns, slot.astype(np.int32), stamps <= max(published, 0)))
-    pace.add(table, clocks, block_tokens=min(group.block_size_tokens for group in sections.head.limits.groups))
-    return table
+    return SlotTable(*(*columns, slot.astype(np.int32), stamps <= max(published, 0)))
 
 
 def select(table: SlotTable, rows: NDArray[np.bool_]) -> SlotTable:

@@ -63,7 +63,7 @@ def slot_sections(limits: Limits) -> Iterator[Spec]:
     r, g = limits.max_requests, len(limits.groups)
     yield "slot.serial", "<u8", (r,), "", "identity of the request; 0 = slot empty"
     yield "slot.parent_serial", "<u8", (r,), "", "serial of the request it was forked from; 0 = none"
-    yield "slot.changed_seq", "<u8", (r,), "", "publication that last changed serial, state, table or pace of the slot"
+    yield "slot.changed_seq", "<u8", (r,), "", "publication that last changed serial, state or table of the slot"
     yield "slot.state", "u1", (r,), "", "request state"
     yield "slot.request_class", "u1", (r,), "", "request class"
     yield (
@@ -80,15 +80,6 @@ def slot_sections(limits: Limits) -> Iterator[Spec]:
     yield "slot.max_tokens", "<i4", (r,), "tokens", "most tokens it may generate"
     yield "slot.computed_tokens", "<i4", (r,), "tokens", "tokens whose keys and values are stored"
     yield "slot.output_tokens", "<i4", (r,), "tokens", "tokens generated"
-    yield (
-        "slot.pace",
-        "u1",
-        (r,),
-        "",
-        "token clocks it goes by, which are added to: 1 = computed_tokens, 2 = output_tokens",
-    )
-    yield "slot.pace_computed", "<i8", (r,), "tokens", "pace_computed when it began to go by it"
-    yield "slot.pace_generated", "<i8", (r,), "tokens", "pace_generated when it began to go by it"
     yield "slot.hit_tokens", "<i4", (r,), "tokens", "prompt tokens taken from the prefix cache"
     yield "slot.own_from_token", "<i4", (r,), "tokens", "first token position the request may write without a copy"
     yield "slot.peak_blocks", "<i4", (r,), "blocks", "most blocks held at once"

@@ -109,9 +109,6 @@ class SlotColumns:
     max_tokens: I32
     computed_tokens: I32
     output_tokens: I32
-    pace: U8
-    pace_computed: I64
-    pace_generated: I64
     hit_tokens: I32
     own_from_token: I32
     peak_blocks: I32

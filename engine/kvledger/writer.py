@@ -49,6 +49,7 @@ class Ledger:
         *,
         epoch: int = 1,
         hook: Hook | None = None,
+        new: bool = True,
     ) -> None:
         def section(name: str) -> NDArray[Any]:
             return stores.hooked(array(name), hook)
@@ -83,7 +84,8 @@ class Ledger:
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
         self._segment: segment.Segment | None = None
         self._memory: mmap.mmap | None = None
-        blank.fill(self)
+        if new:
+            blank.fill(self)
 
     @classmethod
     def create(
@@ -146,6 +148,12 @@ class Ledger:
     def path(self) -> Path | None:
         """Where the file lies; None for a ledger in private memory."""
         return self._segment.path if self._segment else None
+
+    @property
+    def descriptor(self) -> int:
+        """The open file, for a process that is to adopt it; closing it here would drop the writer's lock."""
+        assert self._segment is not None
+        return self._segment.fd
 
     @property
     def image(self) -> memoryview:
@@ -235,9 +243,14 @@ class Ledger:
 
         An end that nobody asked for is not clean: its readers must see an engine that is `dead`.
         """
+        if self._segment is not None:
+            self.publish_now()
+            self.leave(clean=clean)
+
+    def leave(self, *, clean: bool) -> None:
+        """As `close`, where another process that has adopted the ledger has published last. Idempotent."""
         if self._segment is None:
             return
-        self.publish_now()
         self.control[CONTROL_INDEX["closed"]] = int(clean)
         self._segment.release()
         self._segment = None

@@ -93,7 +93,7 @@ def fewest(level: F64, gains: F64, suffices: Suffices) -> I64:
     eligible = everybody[level <= reached]
     by_gain = eligible[np.argsort(-gains[eligible], kind="stable")]
     chosen = spare(by_gain[: _least(by_gain, suffices)], suffices)
-    return _earliest(chosen, eligible, gains, suffices)
+    return spare(_earliest(chosen, eligible, gains, suffices), suffices)
 
 
 def spare(chosen: I64, suffices: Suffices) -> I64:

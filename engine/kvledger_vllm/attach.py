@@ -11,17 +11,22 @@ from typing import Any
 
 from kvledger.writer import Ledger
 from kvledger_vllm.capabilities import blind_spots
+from kvledger_vllm.channel import Sender
+from kvledger_vllm.companion import Companion
+from kvledger_vllm.errors import InstrumentError
 from kvledger_vllm.geometry import limits_of
 from kvledger_vllm.hooks import Hooks
 from kvledger_vllm.notes import Notes
-from kvledger_vllm.publication import Publisher
 from kvledger_vllm.settings import Settings
 from kvledger_vllm.switch import Switch
+from kvledger_vllm.tap import Tap
 
 # vLLM shows what is logged below its own name, and nothing else.
 logger = logging.getLogger("vllm.kvledger")
 
 _MARK = "_kvledger_watched"
+PATIENCE_SECONDS = 5.0
+"""How long an engine core that ends waits for its mirror."""
 
 
 def watch_schedulers(settings: Settings) -> None:
@@ -48,12 +53,21 @@ def watch_schedulers(settings: Settings) -> None:
 
 @dataclass(slots=True)
 class Instrument:
-    """What is attached to one scheduler. `ledger` is None where none could be made; the switch says why."""
+    """What is attached to one scheduler. `ledger` is None where none could be made; the switch says why.
+
+    The engine core creates the ledger and keeps its file and its lock; the mirror, a process of its own, writes it.
+    """
 
     switch: Switch
     ledger: Ledger | None = None
-    publisher: Publisher | None = None
+    tap: Tap | None = None
+    mirror: Companion | None = None
+    hooks: Hooks | None = None
     stop: Callable[[], None] | None = None
+
+    def await_applied(self, seconds: float = PATIENCE_SECONDS) -> bool:
+        """Wait until the ledger says everything that was published; False where it does not."""
+        return self.mirror is not None and self.mirror.await_applied(seconds)
 
 
 def attach(scheduler: Any, settings: Settings) -> Instrument:
@@ -66,9 +80,20 @@ def attach(scheduler: Any, settings: Settings) -> Instrument:
         limits = limits_of(scheduler, settings)
         instrument.ledger = ledger = Ledger.create(settings.directory, limits, allow_disk=settings.allow_disk)
         instrument.switch.watch(ledger)
-        notes = Notes()
-        instrument.publisher = Publisher(ledger, scheduler, notes)
-        hooks = Hooks(scheduler, notes, instrument.publisher, instrument.switch, ledger)
+        sender, notes = Sender.create(), Notes()
+        instrument.mirror = mirror = Companion(ledger, sender)
+        instrument.switch.on_failure(lambda: mirror.end(0))
+        instrument.tap = tap = Tap(scheduler, notes, sender, mirror.ended)
+
+        def close(clean: bool) -> None:
+            tap.close(clean)
+            if not mirror.await_applied(PATIENCE_SECONDS):
+                raise InstrumentError("the mirror has not applied everything")
+            ledger.leave(clean=clean)
+            mirror.end(PATIENCE_SECONDS)
+            instrument.switch.retire()
+
+        instrument.hooks = hooks = Hooks(scheduler, notes, tap, instrument.switch, close)
         instrument.switch.on_failure(hooks.remove)
         hooks.put_in()
         instrument.stop = hooks.stop

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvledger_vllm.notes import Notes
 from kvledger_vllm.switch import Switch
-from kvledger_vllm.wrapping import Function, Wrappers, takes_one
+from kvledger_vllm.wrapping import Function, Wrappers
 
 
 class BlockHooks:
@@ -21,7 +21,6 @@ class BlockHooks:
         """Wrap everything that changes blocks or tables."""
         wrap, pool, manager = self._wrappers.wrap, self._pool, self._manager
         wrap(pool, "get_new_blocks", self._getting)
-        wrap(pool, "_maybe_evict_cached_block", self._evicting)
         wrap(pool, "reset_prefix_cache", self._resetting)
         for name in ("touch", "free_blocks", "unpin_blocks"):
             wrap(pool, name, self._touching)
@@ -40,36 +39,31 @@ class BlockHooks:
     # -- the pool -------------------------------------------------------------------------------------------------
 
     def _getting(self, original: Function) -> Function:
-        note = self._switch.guard(self._notes.fresh.extend)
+        notes, switch, extend = self._notes, self._switch, self._notes.fresh.extend
+        head = getattr(self._pool.free_block_queue, "fake_free_list_head", None)
 
-        def get_new_blocks(num_blocks: int) -> Any:
-            blocks = original(num_blocks)
-            note(blocks)
+        def get_new_blocks(num_blocks: int, *args: Any, **kwargs: Any) -> Any:
+            if not switch.on:
+                return original(num_blocks, *args, **kwargs)
+            evicted, block, left = 0, head, num_blocks
+            try:
+                # Those at the head of the queue are found by their content until they are taken.
+                while left and block is not None:
+                    block, left = block.next_free_block, left - 1
+                    if block is not None and block.block_hash is not None:
+                        evicted += 1
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
+                switch.fail(error)
+            blocks = original(num_blocks, *args, **kwargs)
+            if switch.on:
+                notes.evictions += evicted
+                try:
+                    extend(blocks)
+                except Exception as error:  # noqa: BLE001 - nor this
+                    switch.fail(error)
             return blocks
 
-        def get_new_blocks_in_other_words(*args: Any, **kwargs: Any) -> Any:
-            blocks = original(*args, **kwargs)
-            note(blocks)
-            return blocks
-
-        return get_new_blocks if takes_one(original) else get_new_blocks_in_other_words
-
-    def _evicting(self, original: Function) -> Function:
-        notes = self._notes
-
-        def maybe_evict_cached_block(block: Any) -> Any:
-            evicted = original(block)
-            if evicted:
-                notes.evictions += 1
-            return evicted
-
-        def maybe_evict_in_other_words(*args: Any, **kwargs: Any) -> Any:
-            evicted = original(*args, **kwargs)
-            if evicted:
-                notes.evictions += 1
-            return evicted
-
-        return maybe_evict_cached_block if takes_one(original) else maybe_evict_in_other_words
+        return get_new_blocks
 
     def _resetting(self, original: Function) -> Function:
         notes = self._notes
@@ -91,8 +85,14 @@ class BlockHooks:
         return touch
 
     def _evicting_ids(self, original: Function) -> Function:
-        touched, pool = self._notes.touched, self._pool
-        note = self._switch.guard(lambda block_ids: touched.extend([pool.blocks[block] for block in block_ids]))
+        notes, pool = self._notes, self._pool
+
+        def evicting(block_ids: Any) -> None:
+            blocks = [pool.blocks[block] for block in block_ids]
+            notes.touched.extend(blocks)
+            notes.evictions += sum(block.block_hash is not None for block in blocks)
+
+        note = self._switch.guard(evicting)
 
         def evict_blocks(block_ids: Any, *args: Any, **kwargs: Any) -> Any:
             block_ids = _lasting(block_ids)

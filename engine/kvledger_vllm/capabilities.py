@@ -25,7 +25,7 @@ OPTIONAL = {
     "reset_prefix_cache": "prefix cache resets",
     "shutdown": "clean stops",
     "kv_cache_manager.record_prefix_cache_stats": "prefix look-ups and hits",
-    "kv_cache_manager.block_pool._maybe_evict_cached_block": "evictions",
+    "kv_cache_manager.block_pool.free_block_queue.fake_free_list_head": "evictions",
     "kv_cache_manager.coordinator.allocate_new_computed_blocks": "blocks of requests that hold them before they run",
 }
 """Attribute of the scheduler -> what is not seen without it."""
@@ -41,7 +41,7 @@ nothing itself."""
 COUNTED_BY = {
     "_preempt_request": ("preemptions_total", "recomputed_tokens_total", "preempted_blocks_total"),
     "kv_cache_manager.record_prefix_cache_stats": ("prefix_queried_tokens_total", "prefix_hit_tokens_total"),
-    "kv_cache_manager.block_pool._maybe_evict_cached_block": ("evictions_total",),
+    "kv_cache_manager.block_pool.free_block_queue.fake_free_list_head": ("evictions_total",),
 }
 """Attribute of the scheduler -> families that are not counted without it."""
 

@@ -10,9 +10,9 @@ import numpy as np
 from kvledger.layout import SUMMARY, SUMMARY_FIELDS
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
+from kvledger_vllm.arrivals import Arrival
 from kvledger_vllm.cells import Cells
 from kvledger_vllm.requests import Requests
-from kvledger_vllm.tenants import tenant_of
 
 _NS_PER_SECOND = 1e9
 _COLUMNS = {"finished_ns": "finishing_ns"}
@@ -48,10 +48,10 @@ class Ending:
         self._prompt = stats.histogram("request_tokens", kind=TokenKind.PROMPT.word)
         self._generation = stats.histogram("request_tokens", kind=TokenKind.GENERATION.word)
 
-    def ended(self, request: Any, slot: int, *, told_ns: int, by_engine: bool, held_blocks: int) -> None:
+    def ended(self, slot: int, status: str, *, told_ns: int, by_engine: bool, held_blocks: int) -> None:
         """A request ended and may still hold blocks. vLLM does not say who cancelled: a client, unless all were."""
         slots, serial = self._slots, self._slots.serial[slot]
-        reason = _REASONS.get(request.status.name, FinishReason.ENGINE_ERROR)
+        reason = _REASONS.get(status, FinishReason.ENGINE_ERROR)
         self._requests.move(slot, RequestState.FINISHING)
         slots.finish_reason[slot], slots.finishing_ns[slot] = reason, self._ledger.now_ns
         self._told_ns[slot] = told_ns
@@ -62,12 +62,12 @@ class Ending:
             self._ledger.event(Event.CANCELLED, serial, detail=cause)
         self._ledger.event(Event.FINISHED, serial, blocks=held_blocks, detail=reason)
 
-    def ended_standing(self, request: Any, *, by_engine: bool) -> None:
+    def ended_standing(self, arrival: Arrival, status: str, *, by_engine: bool) -> None:
         """A request ended that never had a slot: it held nothing, and is counted."""
-        reason = _REASONS.get(request.status.name, FinishReason.ENGINE_ERROR)
+        reason = _REASONS.get(status, FinishReason.ENGINE_ERROR)
         if reason is FinishReason.CANCELLED:
             self._values[self._cancelled[CancelCause.API if by_engine else CancelCause.DISCONNECT]] += 1
-        self._ended[reason][self._ledger.tenant_column(tenant_of(request))] += 1
+        self._ended[reason][self._ledger.tenant_column(arrival.tenant)] += 1
 
     def released(self, request_id: str, slot: int, *, at_ns: int, blocks: int) -> None:
         """An ended request gave back its last blocks: everything about it is recorded and its slot is free."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from typing import Any
 
 from kvledger.limits import Group, Limits
@@ -54,6 +56,18 @@ def limits_of(scheduler: Any, settings: Settings) -> Limits:
         prefix_caching=bool(scheduler.cache_config.enable_prefix_caching),
         unreported=unreported(scheduler),
     )
+
+
+def packed_limits(limits: Limits) -> str:
+    """Limits as one line of text."""
+    return json.dumps(asdict(limits))
+
+
+def limits_from(packed: str) -> Limits:
+    """The opposite of `packed_limits`."""
+    values = json.loads(packed)
+    groups = tuple(Group(**group) for group in values["groups"])
+    return Limits(**values | {"groups": groups, "unreported": tuple(values["unreported"])})
 
 
 def rank_of(config: Any) -> int:

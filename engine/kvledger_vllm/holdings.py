@@ -1,4 +1,4 @@
-"""What requests hold: vLLM's block tables of all groups, compared with the ledger's and copied where they changed.
+"""What requests hold: vLLM's block tables of all groups as they were told, copied into the ledger where they changed.
 
 Owns how tables, ownership, block-seconds and the slots' block fields act together: `share_base`, `block_seconds`,
 `peak_blocks`, `first_block_ns`, and `block.owner`, `tenant`, `group`. Copies tables, derives none.
@@ -6,7 +6,7 @@ Owns how tables, ownership, block-seconds and the slots' block fields act togeth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,9 +16,10 @@ import numpy as np
 from kvledger.words import RequestClass
 from kvledger.writer import Ledger
 from kvledger_vllm.cells import Cells
+from kvledger_vllm.message import Message
 from kvledger_vllm.mirror import Mirror
 from kvledger_vllm.requests import Requests
-from kvledger_vllm.tables import BlockTables, ledger_blocks
+from kvledger_vllm.tables import BlockTables
 
 _NS_PER_SECOND = 1e9
 
@@ -47,14 +48,14 @@ class Plan:
 
 
 class Holdings:
-    """The tables of every live request. `managers` are vLLM's, one per cache group, over `pool`."""
+    """The tables of every live request, in `groups` cache groups."""
 
-    def __init__(
-        self, ledger: Ledger, requests: Requests, mirror: Mirror, managers: tuple[Any, ...], pool: Any
-    ) -> None:
+    def __init__(self, ledger: Ledger, requests: Requests, mirror: Mirror, groups: int) -> None:
         self._ledger, self._slots = ledger, Cells(ledger.slots)
-        self._requests, self._mirror, self._managers, self._pool = requests, mirror, managers, pool
-        self._tables = [BlockTables(ledger, group) for group in range(len(managers))]
+        self._requests, self._mirror = requests, mirror
+        self._tables = [BlockTables(ledger, group) for group in range(groups)]
+        self.missed = 0
+        """Tables that changed without a word of it: all have to be told anew."""
         blocks = ledger.blocks
         self._of_block: tuple[Any, ...] = (
             blocks.allocated_ns.data, blocks.ref_count.data, blocks.owner.data, blocks.tenant.data, blocks.group.data,
@@ -65,42 +66,39 @@ class Holdings:
         self._alone = histogram("block_reference_lifetime", shared="false")
         self._shared = histogram("block_reference_lifetime", shared="true")
 
-    def table(self, group: int) -> BlockTables:
-        """The tables of one cache group."""
-        return self._tables[group]
-
     def held(self, slot: int) -> int:
         """Blocks in all tables of a slot."""
         return sum(table.length(slot) for table in self._tables)
 
     # -- what changed ---------------------------------------------------------------------------------------------
 
-    def plan(self, grown: Iterable[str], dirty: Iterable[str], requests: dict[str, Any]) -> Plan:
-        """Compare with the ledger's the tables of requests that grew, and of those that may have changed in any way."""
+    def plan(self, message: Message) -> Plan:
+        """Compare the tables that a message tells of with the ledger's. `missed` counts those that it cannot follow."""
         plan = Plan()
-        only = self._managers[0].req_to_blocks if len(self._managers) == 1 else None
-        slow = dict.fromkeys(dirty)
-        for request_id in grown:
-            if only is None or request_id in slow or not self._grew_by_one(plan, request_id, only):
-                slow[request_id] = None
-        for request_id in slow:
-            self._compare(plan, request_id, requests)
+        whole: dict[str, list[list[int]]] = (message.rare or {}).get("tables", {})
+        for request_id, said in whole.items():
+            self._compare(plan, request_id, said)
+        for request_id, length, (new, *_) in zip(*(message.grown or ((), (), ())), strict=True):
+            if request_id not in whole:
+                slot = self._requests.require(request_id)
+                if self._tables[0].length(slot) + len(new) != length:
+                    self.missed += 1
+                    continue
+                plan.extended.append((slot, 0, [block - 1 for block in new]))
         return plan
 
-    def _grew_by_one(self, plan: Plan, request_id: str, tables: Any) -> bool:
-        slot, blocks = self._requests.slot_of.get(request_id), tables.get(request_id)
-        if slot is None or blocks is None or len(blocks) != self._tables[0].length(slot) + 1 or blocks[-1].is_null:
-            return False
-        plan.extended.append((slot, 0, [blocks[-1].block_id - 1]))
-        return True
+    def prove(self, proof: list[Any] | None) -> None:
+        """Compare the ends of a few tables with what they are said to be."""
+        for request_id, last in zip((proof or [])[::4], (proof or [])[3::4], strict=True):
+            slot = self._requests.slot_of.get(request_id)
+            self.missed += slot is not None and last >= 0 and self._tables[0].last(slot) != last
 
-    def _compare(self, plan: Plan, request_id: str, requests: dict[str, Any]) -> None:
-        said = [ledger_blocks(manager.req_to_blocks.get(request_id, ()), self._pool) for manager in self._managers]
+    def _compare(self, plan: Plan, request_id: str, said: list[list[int]]) -> None:
         slot = self._requests.slot_of.get(request_id)
         if slot is None:
-            if request_id not in requests or not any(said):
+            if not any(said):
                 return
-            slot = self._requests.require(requests[request_id])
+            slot = self._requests.require(request_id)
         mine = [table.blocks_of(slot) for table in self._tables]
         if any(new[: len(old)] != old for old, new in zip(mine, said, strict=True)):
             plan.cleared[slot] = list(chain(*mine))
@@ -118,7 +116,6 @@ class Holdings:
             self._note_lifetimes(slot, blocks)
             slots.block_seconds[slot] += self._mirror.clocks.total(blocks) - slots.share_base[slot]
             slots.share_base[slot] = 0.0
-            slots.own_from_token[slot] = slots.computed_tokens[slot] = 0
             for table in self._tables:
                 table.clear(slot)
 

@@ -8,37 +8,43 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from kvledger.writer import Ledger
 from kvledger_vllm.blockhooks import BlockHooks
+from kvledger_vllm.message import OTHER, SCHEDULE, UPDATE
 from kvledger_vllm.notes import Notes
-from kvledger_vllm.publication import Entry, Publisher
 from kvledger_vllm.requesthooks import RequestHooks
 from kvledger_vllm.switch import Switch
+from kvledger_vllm.tap import Tap
 from kvledger_vllm.wrapping import Function, Wrappers
 
 _now = time.monotonic_ns
 
 
+Close = Callable[[bool], None]
+"""Leaves the ledger behind; the argument is whether the engine core ends as it was asked to."""
+
+
 class Hooks:
     """All wrappers of one scheduler."""
 
-    def __init__(self, scheduler: Any, notes: Notes, publisher: Publisher, switch: Switch, ledger: Ledger) -> None:
-        self._scheduler, self._notes, self._publisher = scheduler, notes, publisher
-        self._switch, self._ledger = switch, ledger
+    def __init__(self, scheduler: Any, notes: Notes, tap: Tap, switch: Switch, close: Close) -> None:
+        self._scheduler, self._notes, self._tap = scheduler, notes, tap
+        self._switch, self._close = switch, close
         self._wrappers = Wrappers()
         self._requests = RequestHooks(scheduler, notes, self._wrappers, switch)
         self._blocks = BlockHooks(scheduler, notes, self._wrappers, switch)
         self._inside = False
 
     def put_in(self) -> None:
-        """Wrap everything that changes blocks, tables or requests; then publish the scheduler as it is."""
+        """Wrap everything that changes blocks, tables or requests; then publish the scheduler as it is, all of it."""
+        self._tap.rare.want_all()
         self._requests.put_in()
         self._blocks.put_in()
         # Last, so that an entry point's publication comes after everything that was noted in it.
         self._wrap_entries()
-        self._publisher.publish(Entry.OTHER, _now(), _now())
+        self._tap.publish(OTHER, _now(), _now())
 
     def remove(self) -> None:
         """Take every wrapper out: the objects are what they were."""
@@ -64,7 +70,7 @@ class Hooks:
                 return original(*args, **kwargs)
             finally:
                 self._requests.asked_ns = 0
-                self._leave(Entry.OTHER, began)
+                self._leave(OTHER, began)
 
         return entry
 
@@ -79,7 +85,7 @@ class Hooks:
                 self._inside = False
                 raise
             throttled = bool(args[0] if args else kwargs.get("throttle_prefills", False))
-            self._leave(Entry.SCHEDULE, began, output, throttled)
+            self._leave(SCHEDULE, began, output, throttled)
             return output
 
         return schedule
@@ -94,7 +100,9 @@ class Hooks:
             except BaseException:
                 self._inside = False
                 raise
-            self._leave(Entry.UPDATE, began, scheduler_output, outputs=outputs)
+            self._leave(
+                UPDATE, began, scheduler_output, False, outputs, args[0] if args else kwargs["model_runner_output"]
+            )
             return outputs
 
         return update_from_output
@@ -103,12 +111,20 @@ class Hooks:
         self._inside = True
         return _now()
 
-    def _leave(self, kind: Entry, began: int, output: Any = None, throttled: bool = False, outputs: Any = None) -> None:
+    def _leave(
+        self,
+        kind: int,
+        began: int,
+        output: Any = None,
+        throttled: bool = False,
+        outputs: Any = None,
+        computed: Any = None,
+    ) -> None:
         self._inside = False
         if not self._switch.on:
             return
         try:
-            self._publisher.publish(kind, began, _now(), output, throttled, outputs)
+            self._tap.publish(kind, began, _now(), output, throttled, outputs, computed)
         except Exception as error:  # noqa: BLE001 - the switch is where it ends
             self._switch.fail(error)
 
@@ -123,9 +139,5 @@ class Hooks:
         """The engine core goes down: leave the ledger behind. vLLM comes here on the way out of an error, too."""
         error = sys.exc_info()[1]
         clean = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-        self._switch.run(lambda: self._close(clean))
-
-    def _close(self, clean: bool) -> None:
         self.remove()
-        self._publisher.flush()
-        self._ledger.close(clean=clean)
+        self._switch.run(lambda: self._close(clean))

@@ -1,10 +1,8 @@
-"""The mirror of vLLM's block pool: what each touched block says of itself, copied into the ledger.
+"""The mirror of vLLM's block pool: what each touched block said of itself, copied into the ledger.
 
-Reference counts are copied from the blocks after every entry point, never derived from what was asked for. A block is
-free or cached when it says that it is in the free queue. Ledger block i is vLLM's block i + 1: the null block, 0, is
+Reference counts are those that the blocks had after an entry point, never derived from what was asked for. A block is
+free or cached when it said that it was in the free queue. Ledger block i is vLLM's block i + 1: the null block, 0, is
 not counted. Owns `block.ref_count`, `block.state`, the lists, and the counts of blocks.
-
-Block by block, in the interpreter's own loop: each has to be asked in Python anyway, and a step touches few.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +17,7 @@ from kvledger.words import BlockState
 from kvledger.writer import Ledger
 from kvledger_vllm.evictable import Evictable
 from kvledger_vllm.freelist import FreeList
+from kvledger_vllm.reading import FOUND, QUEUED
 from kvledger_vllm.shareclocks import ShareClocks
 
 _FREE, _CACHED, _ACTIVE = (int(state) for state in (BlockState.FREE, BlockState.CACHED, BlockState.ACTIVE))
@@ -27,7 +25,7 @@ _FREE, _CACHED, _ACTIVE = (int(state) for state in (BlockState.FREE, BlockState.
 
 @dataclass(slots=True)
 class Change:
-    """What touched blocks say now. `fresh` ledger blocks were allocated since the last publication."""
+    """What touched blocks said. `fresh` ledger blocks were allocated since the last publication."""
 
     rows: list[tuple[int, int, int, bool]] = field(default_factory=list)
     """(ledger block, references, state, whether it belongs on the free list)."""
@@ -35,16 +33,16 @@ class Change:
 
 
 class Mirror:
-    """The ledger's blocks as copies of `pool.blocks`; `pool` is the engine's BlockPool."""
+    """The ledger's blocks as copies of the engine's. `queued` is how many the engine counts in its free queue."""
 
-    def __init__(self, ledger: Ledger, pool: Any) -> None:
-        self._ledger, self._pool, self._blocks = ledger, pool, ledger.blocks
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._blocks = ledger, ledger.blocks
         self.free, self._evictable, self.clocks = FreeList(ledger), Evictable(ledger), ShareClocks(ledger)
         stats = ledger.stats
         self._values = stats.values
         self._free_gauge, self._cached_gauge = stats.gauge("free_blocks"), stats.gauge("cached_blocks")
         self._active_gauge = stats.gauge("active_blocks")
-        self._queue = pool.free_block_queue
+        self.queued = ledger.limits.capacity_blocks
         blocks = ledger.blocks
         self._stamps, self._references, self._states = blocks.changed_seq.data, blocks.ref_count.data, blocks.state.data
         self._tenant, self._owner, self._filled = blocks.tenant.data, blocks.owner.data, blocks.filled_tokens.data
@@ -52,25 +50,31 @@ class Mirror:
         self.begun: set[int] = set()
         """Blocks that became active in this publication: whose table they are in pays for them."""
 
-    def cached(self) -> list[Any]:
-        """The blocks of the engine that the ledger calls cached."""
-        ids = np.flatnonzero(self._blocks.state == _CACHED)
-        return [self._pool.blocks[i + 1] for i in ids.tolist()]
+    def differing(self, first: int, codes: list[int]) -> list[int]:
+        """Rows of those blocks of a stretch whose count, place, or being cached is not what the ledger says."""
+        said = np.array(codes, np.int32)
+        rows, references = slice(first, first + len(codes)), said >> 2
+        queued = (said & QUEUED) > 0
+        cached = queued & ((said & FOUND) > 0) & (references < 1)
+        differs = references != self._blocks.ref_count[rows]
+        differs |= cached != (self._blocks.state[rows] == _CACHED)
+        differs |= (queued & ~cached) != self.free.listed(rows)
+        found: list[int] = []
+        for row in np.flatnonzero(differs).tolist():
+            found += (first + row, codes[row])
+        return found
 
-    def look(self, touched: list[Any], fresh: list[Any]) -> Change:
-        """Read what touched and newly allocated blocks say of themselves. Changes nothing."""
-        pool, change = self._pool, Change()
-        rows = change.rows
-        for number, block in {block.block_id: block for block in chain(touched, fresh)}.items():
-            if not number or getattr(block, "pool", pool) not in (pool, None):
-                continue
-            references, queued = block.ref_cnt, block.next_free_block is not None
-            state = _ACTIVE if references > 0 else _CACHED if queued and block.block_hash is not None else _FREE
+    def look(self, touched: list[int], fresh: list[int], codes: list[int]) -> Change:
+        """Take in the rows of touched blocks, and newly allocated ones with their codes. Changes nothing."""
+        change = Change(fresh=set(fresh))
+        # Of one block that is there twice both say the same.
+        said = chain(zip(touched[::2], touched[1::2], strict=True), zip(fresh, codes, strict=True))
+        for block, code in dict(said).items():
+            references, queued = code >> 2, bool(code & QUEUED)
+            state = _ACTIVE if references > 0 else _CACHED if queued and code & FOUND else _FREE
             # One that is held and in vLLM's free queue, or neither, goes on the list, or not, as vLLM has it: the
             # audit names it.
-            rows.append((number - 1, references, state, queued and state != _CACHED))
-        if fresh:
-            change.fresh = {block.block_id - 1 for block in fresh}.intersection([row[0] for row in rows])
+            change.rows.append((block, references, state, queued and state != _CACHED))
         return change
 
     def stamp(self, blocks: Iterable[int]) -> None:
@@ -140,10 +144,4 @@ class Mirror:
         cached_count = len(self._evictable)
         self._values[self._cached_gauge] = cached_count
         # The engine's own count of its free queue, so that a count that went wrong there shows as a violation here.
-        self._values[self._free_gauge] = self._queue.num_free_blocks - cached_count
-
-    def take(self, blocks: list[int]) -> None:
-        """Take blocks, stamped already, from the lists of those without a reference; with their gauges."""
-        if others := self.free.take(blocks):
-            self._evictable.take(others)
-        self.count()
+        self._values[self._free_gauge] = self.queued - cached_count

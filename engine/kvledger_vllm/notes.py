@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Notes:
-    """Collected by `kvledger_vllm.hooks`, applied and emptied by `kvledger_vllm.publication`.
+    """Collected by the hooks, said and emptied by the tap.
 
     `fresh` blocks of vLLM's were taken from the free queue, `touched` are others that may have changed; `dirty` are ids
     of requests whose tables may have changed in any way. Times are CLOCK_MONOTONIC nanoseconds.
@@ -34,12 +34,14 @@ class Notes:
     all_cached: bool = False
     """The whole prefix cache was reset."""
     cancelled_by_engine: bool = False
+    ended_inside: bool = False
+    """Requests were told to end, maybe in the middle of another entry point."""
 
     def quiet(self) -> bool:
         """Whether nothing was noted but blocks that were allocated, as in a step where running requests go on."""
         return not (
             self.touched or self.dirty or self.arrived or self.preempted or self.ending
-            or self.freed or self.hits or self.popped or self.copied or self.all_cached
+            or self.freed or self.hits or self.popped or self.copied or self.all_cached or self.ended_inside
         )  # fmt: skip
 
     def clear(self) -> None:
@@ -50,4 +52,4 @@ class Notes:
         ):  # fmt: skip
             if kept:
                 kept.clear()
-        self.evictions, self.all_cached, self.cancelled_by_engine = 0, False, False
+        self.evictions, self.all_cached, self.cancelled_by_engine, self.ended_inside = 0, False, False, False

@@ -5,6 +5,7 @@ Frees that vLLM defers, and the two ends of a copy, are known entry by entry. Wh
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,36 +14,26 @@ from numpy.typing import NDArray
 from kvledger.layout import CONTROL_INDEX
 from kvledger.words import PinKind
 from kvledger.writer import Ledger
-from kvledger_vllm.notes import Notes
-from kvledger_vllm.tables import ledger_blocks
 
 Ids = NDArray[np.intp]
 _FREE_PINS = CONTROL_INDEX["free_pin_count"]
 
 
 class Pins:
-    """The pins of one scheduler. `deferred` is its queue of frees that wait for a step's end, None if it has none."""
+    """The pins of one scheduler: those of its frees that wait for a step's end."""
 
-    def __init__(self, ledger: Ledger, pool: Any, deferred: Any) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._pins, self._control = ledger, ledger.pins, ledger.control
-        self._pool, self._deferred = pool, deferred
-        self._entries: dict[int, tuple[Any, list[int]]] = {}
-        """id of an entry of the queue -> the entry, which keeps that id its own, and its pins."""
+        self._entries: dict[int, list[int]] = {}
+        """Key of a deferred free -> its pins."""
 
-    def sync(self, notes: Notes, serial_of: dict[str, int]) -> None:
-        """Make the pins those of the deferred frees as they are now. `serial_of` names who held a popped list."""
-        if not self._deferred and not self._entries:
-            return
-        present = {id(entry): entry for entry in self._deferred or ()}
-        for key in [key for key in self._entries if key not in present]:
-            self._drop(self._entries.pop(key)[1])
-        holders = {id(blocks): serial_of.get(request_id, 0) for blocks, request_id in notes.popped}
-        copied = {id(entry) for entry in notes.copied}
-        for key, entry in present.items():
-            if key not in self._entries:
-                kind = PinKind.COPY_ON_WRITE if key in copied else PinKind.DEFERRED_FREE
-                blocks = np.array(ledger_blocks(entry[1], self._pool), np.intp)
-                self._entries[key] = (entry, self._add(blocks, kind, holders.get(id(entry[1]), 0)))
+    def sync(self, rare: Mapping[str, Any], serial_of: Callable[[str], int]) -> None:
+        """Drop and add what a message tells of. `serial_of` a request id is who held its blocks."""
+        for key in rare.get("gone", ()):
+            self._drop(self._entries.pop(key))
+        for key, copied, holder, blocks in rare.get("deferred_frees", ()):
+            kind = PinKind.COPY_ON_WRITE if copied else PinKind.DEFERRED_FREE
+            self._entries[key] = self._add(np.array(blocks, np.intp), kind, serial_of(holder))
 
     def _add(self, blocks: Ids, kind: PinKind, holder: int) -> list[int]:
         free, pins = int(self._control[_FREE_PINS]), self._pins

@@ -45,6 +45,7 @@ class RequestHooks:
     def _finishing(self, original: Function) -> Function:
         def finish_requests(request_ids: Any, *args: Any, **kwargs: Any) -> Any:
             self._notes.cancelled_by_engine = request_ids is None
+            self._notes.ended_inside = True
             return original(request_ids, *args, **kwargs)
 
         return finish_requests

@@ -6,26 +6,23 @@ a slot, since the last ones are kept for it.
 
 from __future__ import annotations
 
-import time
 from hashlib import blake2b
 from typing import Any
 
 from kvledger.layout import CONTROL_INDEX
 from kvledger.words import Event, RequestState
 from kvledger.writer import Ledger
+from kvledger_vllm.arrivals import Arrival
 from kvledger_vllm.cells import Cells
 from kvledger_vllm.errors import InstrumentError
-from kvledger_vllm.tenants import tenant_of
 
 _FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
 _ID_HEAD_BYTES, _ID_TAIL_BYTES = 40, 16
-_NS_PER_SECOND = 1e9
 _MOST_TOKENS = (1 << 31) - 1
-_LONGEST_WAY_NS = 600_000_000_000
 # What a new occupant must not inherit from the slot's last one. Table and chunk fields are the tables' own.
 _CLEARED = (
     "parent_serial", "request_class", "finish_reason", "cancel_cause", "computed_tokens", "output_tokens", "hit_tokens",
-    "own_from_token", "pace", "peak_blocks", "preemptions", "first_block_ns", "first_token_ns", "last_token_ns",
+    "own_from_token", "peak_blocks", "preemptions", "first_block_ns", "first_token_ns", "last_token_ns",
     "finishing_ns", "block_seconds", "share_base", "wait_base", "wait_seconds",
 )  # fmt: skip
 
@@ -38,7 +35,7 @@ class Requests:
         self.slot_of: dict[str, int] = {}
         self.lost_tokens: dict[int, int] = {}
         """Slot -> tokens that a preempted request had computed."""
-        self._standing: dict[str, tuple[Any, int]] = {}
+        self._standing: dict[str, tuple[Arrival, int]] = {}
         self._columns: list[Any] = [getattr(self._slots, name) for name in _CLEARED]
         self._words = ledger.control.data
 
@@ -47,36 +44,42 @@ class Requests:
         """Requests without a slot."""
         return len(self._standing)
 
-    def arrive(self, request: Any) -> int | None:
-        """A new request: its slot, or None where none can be spared for somebody who waits."""
-        if request.request_id in self.slot_of:
-            return None
+    def knows(self, request_id: str) -> bool:
+        """Whether a request is here, with a slot or without."""
+        return request_id in self.slot_of or request_id in self._standing
+
+    def arrive(self, arrival: Arrival) -> int | None:
+        """A request that is not known: its slot, or None where none can be spared for somebody who waits."""
         if self._words[_FREE_SLOTS] <= self._reserve:
-            self._standing[request.request_id] = (request, self._ledger.now_ns)
+            self._standing[arrival.request_id] = (arrival, self._ledger.now_ns)
             self._ledger.overflow()
             return None
-        return self._seat(request, self._ledger.now_ns)
+        return self._seat(arrival, self._ledger.now_ns)
 
-    def require(self, request: Any) -> int:
-        """The slot of a request that runs or holds blocks; a standing one sits down now."""
-        slot = self.slot_of.get(request.request_id)
+    def require(self, request_id: str) -> int:
+        """The slot of a request that runs or holds blocks; a standing one sits down now.
+
+        Raises `InstrumentError` for one that never arrived.
+        """
+        slot = self.slot_of.get(request_id)
         if slot is None:
-            since = self._standing.pop(request.request_id, (request, self._ledger.now_ns))[1]
-            slot = self._seat(request, since)
+            if request_id not in self._standing:
+                raise InstrumentError("a request runs or holds blocks that was never seen to arrive")
+            slot = self._seat(*self._standing.pop(request_id))
         return slot
 
     def next_standing(self) -> int | None:
         """Seat the longest standing request if a slot can be spared now; its slot."""
         if not self._standing or self._words[_FREE_SLOTS] <= self._reserve:
             return None
-        request, since = self._standing.pop(next(iter(self._standing)))
-        return self._seat(request, since)
+        return self._seat(*self._standing.pop(next(iter(self._standing))))
 
-    def forget_standing(self, request_id: str) -> bool:
-        """A standing request has ended. Whether there was one."""
-        return self._standing.pop(request_id, None) is not None
+    def forget_standing(self, request_id: str) -> Arrival | None:
+        """A standing request has ended: as it came, None where there is none."""
+        arrival, _ = self._standing.pop(request_id, (None, 0))
+        return arrival
 
-    def _seat(self, request: Any, queued_ns: int) -> int:
+    def _seat(self, arrival: Arrival, queued_ns: int) -> int:
         control, slots = self._words, self._slots
         left = control[_FREE_SLOTS] - 1
         if left < 0:
@@ -86,25 +89,20 @@ class Requests:
         self.move(slot, RequestState.WAITING)
         for column in self._columns:
             column[slot] = 0
-        slots.tenant[slot] = self._ledger.tenant_column(tenant_of(request))
-        slots.prompt_tokens[slot] = min(request.num_prompt_tokens, _MOST_TOKENS)
-        slots.max_tokens[slot] = min(request.max_tokens, _MOST_TOKENS)
-        slots.arrived_ns[slot], slots.queued_ns[slot] = self._arrived_ns(request), queued_ns
-        raw = request.request_id.encode()
+        slots.tenant[slot] = self._ledger.tenant_column(arrival.tenant)
+        slots.prompt_tokens[slot] = min(arrival.prompt_tokens, _MOST_TOKENS)
+        slots.max_tokens[slot] = min(arrival.max_tokens, _MOST_TOKENS)
+        slots.arrived_ns[slot], slots.queued_ns[slot] = arrival.arrived_ns, queued_ns
+        raw = arrival.request_id.encode()
         slots.id_hash[slot] = int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
         slots.id_head[slot], slots.id_tail[slot] = raw[:_ID_HEAD_BYTES], raw[-_ID_TAIL_BYTES:]
         serial = control[_NEXT_SERIAL]
         control[_NEXT_SERIAL] = serial + 1
         # The serial comes last: a slot with one is complete.
         slots.serial[slot] = serial
-        self.slot_of[request.request_id] = slot
+        self.slot_of[arrival.request_id] = slot
         self._ledger.event(Event.ARRIVED, serial)
         return slot
-
-    def _arrived_ns(self, request: Any) -> int:
-        """The ledger clock when the server took the request in: its wall clock says how long ago that was."""
-        ago = int((time.time() - request.arrival_time) * _NS_PER_SECOND)
-        return self._ledger.now_ns - min(max(ago, 0), _LONGEST_WAY_NS)
 
     def move(self, slot: int, state: RequestState) -> None:
         """Change the state of a slot, stamped first."""

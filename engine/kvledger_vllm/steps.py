@@ -7,7 +7,6 @@ from collections import deque
 from kvledger.stats import observer
 from kvledger.words import StepPhase
 from kvledger.writer import Ledger
-from kvledger_vllm.delayed import Delayed
 
 _NS_PER_SECOND = 1e9
 _MOST_IN_FLIGHT = 64
@@ -16,11 +15,11 @@ _MOST_IN_FLIGHT = 64
 class Steps:
     """Step counter and phase histograms. vLLM may schedule a step or two ahead of the one whose output it applies."""
 
-    def __init__(self, ledger: Ledger, delayed: Delayed) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         stats = ledger.stats
-        self._values, self._clock = stats.values, ledger.clock
+        self._values = stats.values
         self._steps, self._steps_total = stats.gauge("steps"), stats.counter("engine_steps_total")
-        self._observe = delayed.of(observer([stats.histogram("step", phase=phase.word) for phase in StepPhase]))
+        self._observe = observer([stats.histogram("step", phase=phase.word) for phase in StepPhase])
         self._scheduled: deque[tuple[int, int]] = deque(maxlen=_MOST_IN_FLIGHT)
         self._updated_ns = 0
         self._published_ns = 0
@@ -50,5 +49,5 @@ class Steps:
         self._updated_ns, self._published_ns = ended_ns, 0
 
     def published(self, elapsed_ns: int) -> None:
-        """A publication took this long: counted with the step that ends next."""
+        """The tap of a publication took this long of the engine's time: counted with the step that ends next."""
         self._published_ns += elapsed_ns

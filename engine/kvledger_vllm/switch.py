@@ -38,6 +38,10 @@ class Switch:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
             self.fail(error)
 
+    def retire(self) -> None:
+        """Switch off for good without a failure."""
+        self.on = False
+
     def guard(self, note: Callable[..., None]) -> Callable[..., None]:
         """`note` for a hook to call: does nothing once this is off, and what it raises ends here."""
 

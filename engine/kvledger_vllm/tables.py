@@ -6,9 +6,6 @@ caller before a table changes. Entries are ledger blocks: no null block, no bloc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from kvledger.layout import CONTROL_INDEX
@@ -28,11 +25,6 @@ class BlockTables:
         self._length, self._first = slots.table_blocks[:, group], slots.first_chunk[:, group]
         self._last = slots.last_chunk[:, group]
         self._width = ledger.limits.chunk_blocks
-        # The same memory again: stores of single numbers go through views of it.
-        self.lengths: Any = self._length.data
-        """Blocks in each slot's table, to read."""
-        self._last_chunks: Any = self._last.data
-        self._entries = self._arena.chunk.reshape(-1).data
 
     def length(self, slot: int) -> int:
         """Blocks in a slot's table."""
@@ -46,15 +38,10 @@ class BlockTables:
             left, chunk = left - self._width, int(self._arena.next[chunk])
         return blocks
 
-    def append_each(self, grown: list[tuple[int, int, int]]) -> None:
-        """Lengthen the tables of distinct slots by one block each: (slot, block, blocks before)."""
-        lengths, last, entries, width = self.lengths, self._last_chunks, self._entries, self._width
-        for slot, block, length in grown:
-            at = length % width
-            if not at:
-                self._link(slot)
-            entries[last[slot] * width + at] = block
-            lengths[slot] = length + 1
+    def last(self, slot: int) -> int:
+        """The last block of a slot's table, -1 where it is empty."""
+        length = self.length(slot)
+        return int(self._arena.chunk[self._last[slot], (length - 1) % self._width]) if length else -1
 
     def extend(self, slot: int, blocks: list[int]) -> None:
         """Lengthen one slot's table by any number of blocks."""
@@ -94,12 +81,3 @@ class BlockTables:
         else:
             self._arena.next[self._last[slot]] = chunk
         self._last[slot] = chunk
-
-
-def ledger_blocks(blocks: Sequence[object], pool: object) -> list[int]:
-    """Ledger numbers of vLLM blocks, in order, without null blocks and blocks of other pools."""
-    return [
-        block.block_id - 1  # type: ignore[attr-defined]
-        for block in blocks
-        if not block.is_null and getattr(block, "pool", pool) in (pool, None)  # type: ignore[attr-defined]
-    ]

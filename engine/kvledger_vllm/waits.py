@@ -39,6 +39,9 @@ class Waits:
     def __len__(self) -> int:
         return len(self.fresh) + len(self.queued) + len(self.alone)
 
+    def __contains__(self, slot: int) -> bool:
+        return slot in self.fresh or slot in self.queued or slot in self.alone
+
     def arrive(self, slot: int) -> None:
         """A request that no schedule has looked at."""
         self._slots.queue[slot] = NOT_LOOKED_AT
@@ -89,7 +92,7 @@ class Waits:
 
     def leave(self, slot: int) -> None:
         """A wait is over, for whatever reason: one observation per cause of it."""
-        if slot not in self.fresh and slot not in self.queued and slot not in self.alone:
+        if slot not in self:
             return
         self.advance()
         before = self._slots.wait_seconds[slot].copy()

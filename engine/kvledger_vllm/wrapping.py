@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -43,12 +42,3 @@ def _is_of_its_class(method: Any, owner: Any, name: str) -> bool:
     """Whether a bound method is what the object's class has, and not something put on the object itself."""
     function = getattr(method, "__func__", None)
     return function is not None and function is getattr(type(owner), name, None)
-
-
-def takes_one(function: Function) -> bool:
-    """Whether a method takes exactly one argument: a wrapper of such a one need not pack and unpack any."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return [parameter.kind for parameter in parameters] == [inspect.Parameter.POSITIONAL_OR_KEYWORD]

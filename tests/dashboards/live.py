@@ -5,17 +5,12 @@ What each engine is started with and what is done to it is in `scenarios`.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -24,10 +19,10 @@ from types import TracebackType
 from typing import Any
 
 from kvledger_agent.up.child import Child
-from kvledger_alerts.table import Parameters, Scale
 from tests.agent.scrape.serving import PAGES, serving
 from tests.alerts.stack import Prometheus
 from tests.dashboards import cramped
+from tests.dashboards.answers import PARAMETERS, Answers, Series
 from tests.dashboards.scenarios import SETTINGS, TENANTS
 from tests.ports import free_port
 
@@ -35,12 +30,6 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alerts", ".")]
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")])}
 READY_SECONDS, STOP_SECONDS, SCENARIO_SECONDS, LOAD_SECONDS = 90.0, 15.0, 90.0, 180
-SCRAPE_SECONDS = 1
-FASTER = 12
-PARAMETERS = Parameters(
-    scale=Scale(factor=1 / FASTER, floor_seconds=3 * SCRAPE_SECONDS), interval_seconds=FASTER * SCRAPE_SECONDS
-)
-"""Of the generated configuration and rules: a scrape a second, windows and `for` a twelfth of what they are."""
 JOB = PARAMETERS.job
 AGENT = (
     "--interval-seconds 0.5 --verdict-window 5 --scrape-interval-seconds 1 "
@@ -53,32 +42,18 @@ BROKEN = "broken.0.00000001.kvledger"
 """A ledger that is none."""
 
 
-class QueryFailed(AssertionError):
-    """Prometheus refused a query."""
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One series of an answer: its labels, and its values over time."""
-
-    labels: Mapping[str, str]
-    values: tuple[float, ...]
-
-
-@dataclass(slots=True)
-class Live:
+@dataclass(slots=True, kw_only=True)
+class Live(Answers):
     """Everything, started on entry and ended on exit; nothing is in trouble yet.
 
     `moments` says when what was waited for could be seen. `scorecard` is the storm's as the agent gave it at `still`.
     """
 
     directory: Path
-    began: float = field(default_factory=time.time)
     moments: dict[str, float] = field(default_factory=dict)
     engines: dict[str, dict[str, Any]] = field(default_factory=dict)
     scorecard: dict[str, Any] = field(default_factory=dict)
     agent: str = ""
-    prometheus: str = ""
     _children: list[Child] = field(default_factory=list)
     _servers: ExitStack = field(default_factory=ExitStack)
 
@@ -100,34 +75,6 @@ class Live:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
-
-    def instant(self, expr: str, at: float) -> list[Series]:
-        """The answer to an instant query."""
-        found = self._ask("query", query=expr, time=f"{at:.3f}")["result"]
-        return [Series(each["metric"], (float(each["value"][1]),)) for each in found]
-
-    def over_time(self, expr: str, until: float) -> list[Series]:
-        """The answer to a range query from the beginning, second by second back from `until`."""
-        start = until - math.ceil(until - self.began)
-        found = self._ask("query_range", query=expr, start=f"{start:.3f}", end=f"{until:.3f}", step="1")["result"]
-        return [Series(each["metric"], tuple(float(value) for _, value in each["values"])) for each in found]
-
-    def points(self, expr: str, begin: float, until: float) -> list[tuple[Mapping[str, str], list[tuple[float, str]]]]:
-        """Labels and (seconds, value) points of each series of a range query, second by second."""
-        found = self._ask("query_range", query=expr, start=f"{begin:.3f}", end=f"{until:.3f}", step="1")["result"]
-        return [(each["metric"], [(at, value) for at, value in each["values"]]) for each in found]
-
-    def label_values(self, selector: str, label: str) -> list[str]:
-        """What a variable would list."""
-        return list(self._ask(f"label/{label}/values", **{"match[]": selector}))
-
-    def _ask(self, path: str, **parameters: str) -> Any:
-        url = f"{self.prometheus}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as refused:
-            raise QueryFailed(f"{parameters}: {refused.read().decode()}") from refused
 
     def _start(self) -> None:
         self.ledgers.mkdir()

@@ -46,7 +46,7 @@ and on (engine) sum by (engine) (rate(kvledger_tenant_rejections_total[4s])) > 0
 and on (engine) sum by (engine) (max_over_time(kvledger_group_shared_blocks[2m])) > 0
 """
 """What must have been seen of the storm before its panels are looked at: that it is one is a matter of chance."""
-FORKED, RUNNING, BUSY_TOKENS, TOO_LONG_TOKENS = 16, 24, 1500, 1100
+FORKED, RUNNING, BUSY_TOKENS, TOO_LONG_TOKENS = 40, 24, 2500, 1100
 
 
 def provoke(live: Live) -> None:

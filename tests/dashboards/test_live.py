@@ -13,8 +13,9 @@ import pytest
 
 from kvledger.reasons import BY_REASON
 from kvledger.words import Reason, Verdict
+from tests.dashboards.answers import SCRAPE_SECONDS, WINDOW, Series, choose
 from tests.dashboards.boards import annotation_queries, interpolated, panel_queries, variable_selectors
-from tests.dashboards.live import ENGINES, JOB, PARAMETERS, SCRAPE_SECONDS, Live, Series
+from tests.dashboards.live import ENGINES, JOB, Live
 from tests.dashboards.scenarios import VERDICTS, hold_storm, provoke
 from tests.dashboards.shown import EVERYTHING, SCORECARD, SHOWN
 
@@ -23,14 +24,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus"), pytest.mark.nee
 PANELS = sorted({(board, title) for board, scenes in SHOWN.items() for titles in scenes.values() for title in titles})
 QUERIES = panel_queries()
 MODELS = {"cell", "cramped", "acme/lark-8b"}
-WINDOW = PARAMETERS.scale.window(PARAMETERS.rate_seconds)
 SHOWN_SECONDS = 60.0
 """How long panels are waited for once every engine is in its trouble."""
 
 
 @pytest.fixture(scope="module", name="live")
 def everything() -> Iterator[Live]:
-    with Live(Path(tempfile.mkdtemp(prefix="kvledger-boards-", dir="/dev/shm"))) as live:
+    with Live(directory=Path(tempfile.mkdtemp(prefix="kvledger-boards-", dir="/dev/shm"))) as live:
         provoke(live)
         wait_until_shown(live)
         hold_storm(live)
@@ -60,10 +60,6 @@ def silent(live: Live, board: str, title: str, *, until: float) -> list[str]:
     }
     wanted = [*map(str, queries), *scenarios]
     return [each for each in wanted if not any(each in pair for pair in seen)]
-
-
-def choose(expr: str, *engines: str) -> str:
-    return interpolated(expr, job=[], instance=[], engine=list(engines), model=[], recorded_window=WINDOW)
 
 
 def shows(found: list[Series]) -> bool:

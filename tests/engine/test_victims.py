@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kvledger.views import F64, I64
@@ -143,6 +143,7 @@ def test_of_several_who_would_do_alone_the_first_in_order_does(members: list[tup
 
 
 @given(MEMBERS, st.integers(1, 20), st.integers(0, 8))
+@example([(0, 1), (0, 1), (0, 2)], 1, 1)
 def test_nobody_is_in_vain_where_being_enough_is_more_than_a_sum(
     members: list[tuple[int, int]], needed: int, must: int
 ) -> None:

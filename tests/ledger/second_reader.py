@@ -291,24 +291,9 @@ class SecondReader:
         names = [n.removeprefix("slot.") for n in self.sections if n.startswith("slot.") and n != "slot.free_slots"]
         names.remove("changed_seq")
         columns = {name: self.column(f"slot.{name}") for name in names}
-        clocks = self.words()
         columns["changed_seq"] = self.column("slot.changed_seq")  # the stamps last
         live = [slot for slot, serial in enumerate(columns["serial"]) if serial]
-        rows = [{"slot": slot} | {name: column[slot] for name, column in columns.items()} for slot in live]
-        for row in rows:
-            self._go_on(row, clocks)
-        return rows
-
-    def _go_on(self, row: dict[str, Any], clocks: dict[str, int]) -> None:
-        """Add to a slot's tokens what the token clocks have counted since it began to go by them."""
-        if row["pace"] & 1:
-            row["computed_tokens"] += max(0, clocks["pace_computed"] - row["pace_computed"])
-            size = min(group["block_size_tokens"] for group in self.limits["groups"])
-            row["own_from_token"] = max(row["own_from_token"], row["computed_tokens"] // size * size)
-        if row["pace"] & 2:
-            moved = max(0, clocks["pace_generated"] - row["pace_generated"])
-            row["output_tokens"] += moved
-            row["last_token_ns"] = clocks["pace_token_ns"] if moved else row["last_token_ns"]
+        return [{"slot": slot} | {name: column[slot] for name, column in columns.items()} for slot in live]
 
     def wait_seconds(self, sample: dict[str, Any], now_ns: int) -> list[dict[str, float]]:
         """Seconds each live request has waited, by cause, the open wait included."""

@@ -21,7 +21,6 @@ from kvledger.words import FindingKind, WaitCause
 from tests.ledger import format_note
 from tests.ledger.conftest import Spawn
 from tests.ledger.second_reader import SecondReader, Unreadable
-from tests.vllm_plugin.tokenrig import Asked, TokenRig
 
 pytestmark = [pytest.mark.needs("tmpfs")]
 RECORDS = {"events": EVENT, "summaries": SUMMARY}
@@ -204,29 +203,6 @@ def test_the_second_reader_reads_the_worked_example(tmp_path: Path) -> None:
         assert list(sample["tenant_blocks"]) == ["acme", "other"]
         assert [(e["event"], e["blocks"], e["seq"]) for e in second.ring("events", 0)[0]] == [(2, 3, 2)]
         assert second.status() == "dead"
-
-
-def test_the_second_reader_adds_what_the_token_clocks_have_counted(tmp_path: Path) -> None:
-    rig, path = TokenRig(), tmp_path / "paced"
-    names = [f"r{number}" for number in range(5)]
-    for number, name in enumerate(names):
-        rig.admit(Asked(name, num_prompt_tokens=10 + number))
-    rig.update(rig.schedule({name: 10 + number for number, name in enumerate(names)}), names)
-    for _ in range(40):
-        rig.update(rig.schedule(dict.fromkeys(names, 1)), names)
-    rig.schedule(dict.fromkeys(names, 1))
-    path.write_bytes(rig.ledger.image)
-    with SecondReader(path) as second:
-        sample, theirs = rig.reader.sample(), second.sample()
-        compare_stats(sample, theirs)
-        compare_requests(sample, theirs, second)
-        assert [row["pace"] for row in theirs["slots"]] == [3] * 5
-        stored = second.column("slot.output_tokens"), second.column("slot.computed_tokens")
-    seen = {
-        row["id_head"].rstrip(b"\0").decode(): (row["computed_tokens"], row["output_tokens"]) for row in theirs["slots"]
-    }
-    assert seen == rig.true()
-    assert max(map(max, stored)) < 41, "no clock was needed"
 
 
 def test_the_second_reader_refuses_what_is_cut_or_damaged(memory: Path, spawn: Spawn, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,7 @@ class Outcome:
 
 def run(scenario: Scenario, directory: Path, *, seed: int = 0) -> Outcome:
     """Bring an engine into the scenario, wait for one window and a half, and listen to the agent."""
-    with ExitStack() as stack:
-        stack.enter_context(_engine(scenario, directory, seed))
-        agent = stack.enter_context(
-            AgentProcess(
-                directory, "--verdict-window", f"{WINDOW_SECONDS:g}", "--interval-seconds", f"{INTERVAL_SECONDS:g}"
-            )
-        )
+    with watched(scenario, directory, seed=seed) as agent:
         pause = threading.Event()
         pause.wait(1.5 * WINDOW_SECONDS)
         said: Counter[str] = Counter()
@@ -64,6 +58,14 @@ def run(scenario: Scenario, directory: Path, *, seed: int = 0) -> Outcome:
             last = verdict_of(agent)
             said[str(last["reason"])] += 1
     return Outcome(scenario=scenario, said=said, last=last)
+
+
+@contextmanager
+def watched(scenario: Scenario, directory: Path, *, seed: int = 0) -> Iterator[AgentProcess]:
+    """An engine that is brought into the scenario, and the agent that watches it."""
+    settings = ("--verdict-window", f"{WINDOW_SECONDS:g}", "--interval-seconds", f"{INTERVAL_SECONDS:g}")
+    with _engine(scenario, directory, seed), AgentProcess(directory, *settings) as agent:
+        yield agent
 
 
 def verdict_of(agent: AgentProcess) -> dict[str, Any]:

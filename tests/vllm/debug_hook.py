@@ -16,12 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvledger.layout import CONTROL_INDEX
+from kvledger_vllm.message import OTHER, SCHEDULE
 from tests.vllm.defects import Defects
 from tests.vllm.truth import truth_of
 
 VARIABLE = "KVLEDGER_TEST_HOOK"
 SOCKET = "hook.sock"
 PATIENCE_SECONDS = 120.0
+FREE = 10**9
+"""So many publications until the next hold: the engine is free."""
 _REASONS = {
     "FINISHED_STOPPED": "stop",
     "FINISHED_LENGTH_CAPPED": "length",
@@ -44,7 +48,7 @@ def register() -> None:
     def holding(original: Attach, socket_path: Path) -> Attach:
         def attach(scheduler: Any, settings: Any) -> Any:
             instrument = original(scheduler, settings)
-            if instrument.publisher is not None:
+            if instrument.tap is not None:
                 Hold(socket_path, scheduler, instrument).put_in()
             return instrument
 
@@ -205,16 +209,22 @@ class Hold:
         self._lines = self._socket.makefile("r")
         self._left = -1
         self._tally, self._defects, self._late = Tally(scheduler), Defects(scheduler), LateReleases(scheduler)
-        self._publish: Callable[..., None] = instrument.publisher.publish
+        self._publish: Callable[..., None] = instrument.tap.publish
 
     def put_in(self) -> None:
         """Come after every publication."""
-        self._instrument.publisher.publish = self.publish
+        self._instrument.tap.publish = self.publish
+
+    def _applied(self) -> int:
+        """The number of the last publication, once the mirror has applied it."""
+        if not self._instrument.await_applied(PATIENCE_SECONDS):
+            raise AssertionError("the mirror does not apply what it is sent")
+        return int(self._instrument.ledger.control[CONTROL_INDEX["published_seq"]])
 
     def publish(self, kind: Any, *args: Any, **kwargs: Any) -> None:
         """A publication, and then maybe a hold."""
         self._publish(kind, *args, **kwargs)
-        self._tally.note(kind.name == "SCHEDULE")
+        self._tally.note(kind == SCHEDULE)
         if self._socket is None:
             return
         self._left -= 1
@@ -226,7 +236,7 @@ class Hold:
 
     def _hold(self) -> None:
         while True:
-            self._say({"seq": self._instrument.ledger.seq, "done": self._defects.take(), **self._tally.document()})
+            self._say({"seq": self._applied(), "done": self._defects.take(), **self._tally.document()})
             command = json.loads(self._lines.readline())
             while "hold" in command:
                 command = json.loads(self._lines.readline())
@@ -242,19 +252,21 @@ class Hold:
                 self._late.on = bool(command["release_late"])
             if "publish" in command:
                 now = time.monotonic_ns()
-                self._publish(type_of_other(), now, now)
+                self._publish(OTHER, now, now)
             if "go" in command:
                 self._left = int(command["go"])
+                if self._left >= FREE:
+                    self._let_go()
                 return
+
+    def _let_go(self) -> None:
+        """Frees that are deferred when that is switched off would wait for ever, and so might who needs the blocks."""
+        scheduler = self._scheduler
+        scheduler.defer_block_free = False
+        scheduler.processed_step_seq = scheduler.sched_step_seq
+        scheduler._drain_deferred_frees()
 
     def _say(self, document: dict[str, Any]) -> None:
         if self._socket is None:
             raise AssertionError("held without a socket")
         self._socket.sendall(json.dumps(document).encode() + b"\n")
-
-
-def type_of_other() -> Any:
-    """The kind of a publication that belongs to no step."""
-    from kvledger_vllm.publication import Entry
-
-    return Entry.OTHER

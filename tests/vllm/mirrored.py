@@ -29,7 +29,14 @@ class Mirrored:
         self.bare, self.scheduler, self.instrument = bare, bare.scheduler, instrument
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.tables = self.scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
-        self.reader = Reader.over(MemorySource(instrument.ledger.image))
+        self._reader = Reader.over(MemorySource(instrument.ledger.image))
+
+    @property
+    def reader(self) -> Reader:
+        """Of the ledger, once it says everything that was published."""
+        assert self.instrument.switch.on, self.instrument.switch.why
+        assert self.instrument.await_applied(), "the mirror does not apply what it is sent"
+        return self._reader
 
     def check(self, what: str) -> None:
         """The ledger says what vLLM says, and nothing of it is suspect."""
@@ -63,8 +70,8 @@ def mirrored(
     try:
         yield Mirrored(bare, instrument)
     finally:
-        if instrument.ledger is not None:
-            instrument.ledger.close()
+        if instrument.stop is not None:
+            instrument.stop()
 
 
 class Work:

@@ -131,22 +131,17 @@ class Tally:
     # -- tables, over the ledger's clock --------------------------------------------------------------------------
 
     def _look_at_every_publication(self) -> None:
-        ledger, publisher = self._mirror.instrument.ledger, self._mirror.instrument.publisher
-        assert ledger is not None
-        assert publisher is not None
-        begin, publish = ledger.begin, publisher.publish
-
-        def beginning() -> int:
-            seq = begin()
-            self._began_ns = ledger.now_ns
-            return seq
+        tap = self._mirror.instrument.tap
+        assert tap is not None
+        publish = tap.publish
 
         def publishing(*args: Any, **kwargs: Any) -> None:
             publish(*args, **kwargs)
+            self._began_ns = tap.sent_ns
             self._integrate()
 
-        ledger.begin, publisher.publish = beginning, publishing  # type: ignore[method-assign]
-        self._since_ns = ledger.now_ns
+        tap.publish = publishing  # type: ignore[method-assign]
+        self._since_ns = tap.sent_ns
 
     def _integrate(self) -> None:
         """What was held since the last publication was held until this one began; what is held now, from then on."""

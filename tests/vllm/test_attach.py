@@ -12,8 +12,10 @@ import pytest
 from vllm.v1.core.sched.scheduler import Scheduler
 
 import kvledger_vllm
+from kvledger.layout import CONTROL_INDEX
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
+from kvledger.writer import Ledger
 from kvledger_vllm.attach import Instrument, watch_schedulers
 from kvledger_vllm.settings import Settings
 from tests.vllm.bare import BareScheduler
@@ -39,6 +41,16 @@ def instrument_of(bare: BareScheduler) -> Instrument:
     return instrument
 
 
+def seq_of(ledger: Ledger) -> int:
+    return int(ledger.control[CONTROL_INDEX["published_seq"]])
+
+
+def stop(bare: BareScheduler) -> None:
+    stopping = instrument_of(bare).stop
+    assert stopping is not None
+    stopping()
+
+
 def steps(bare: BareScheduler, first_token: int) -> None:
     bare.add(f"r{first_token}", [first_token] * 40, max_tokens=9)
     for _ in range(4):
@@ -55,12 +67,14 @@ def test_a_plugin_that_is_registered_again_and_again_attaches_once(watched: Path
     bare = BareScheduler(tiny_model, blocks=33)
     ledger = instrument_of(bare).ledger
     assert ledger is not None
-    published = ledger.seq
+    assert instrument_of(bare).await_applied()
+    published = seq_of(ledger)
     steps(bare, 5)
     # Each entry point once: an arrival, and the halves of four steps of which one is still in flight.
-    assert ledger.seq - published == 1 + 4 + 3
+    assert instrument_of(bare).await_applied()
+    assert seq_of(ledger) - published == 1 + 4 + 3
     assert [path.name for path in watched.glob("*.kvledger")] == ["chat.0.00000001.kvledger"]
-    ledger.close()
+    stop(bare)
 
 
 def test_two_ranks_in_one_process_have_a_ledger_each_that_tells_its_own(watched: Path, tiny_model: Path) -> None:
@@ -75,9 +89,10 @@ def test_two_ranks_in_one_process_have_a_ledger_each_that_tells_its_own(watched:
     for rank, bare in enumerate(ranks):
         ledger = instrument_of(bare).ledger
         assert ledger is not None
+        assert instrument_of(bare).await_applied()
         reader = Reader.over(MemorySource(ledger.image))
         assert differences(truth_of(bare.scheduler), ledger_counts(reader)) == {}
         limits = reader.head.limits
         assert (limits.engine, limits.rank, limits.capacity_blocks) == ("chat", rank, 32 + rank)
         assert len(reader.sample().slots) == 1 + rank
-        ledger.close()
+        stop(bare)

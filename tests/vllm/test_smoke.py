@@ -90,4 +90,5 @@ def test_a_client_that_goes_away_gives_every_block_back_though_no_further_step_r
 
 def test_a_server_that_is_stopped_closes_its_ledger(server: VllmServer) -> None:
     stop(server)
-    assert sample_of(server).control["closed"] == 1
+    # vLLM kills its engine core as soon as it has asked it to end: the last word may be on its way.
+    until(lambda: sample_of(server).control["closed"] == 1, "the ledger is closed", 10)

@@ -50,6 +50,7 @@ def test_an_instrument_that_is_taken_out_leaves_nothing_and_the_next_one_mirrors
     assert second.ledger is not None, second.switch.why
     assert second.ledger.path not in (None, path)
     work(bare, "while-the-next-one-is-in")
+    assert second.await_applied()
     with Reader.over(MemorySource(second.ledger.image)) as reader:
         assert differences(truth_of(bare.scheduler), ledger_counts(reader)) == {}
         assert reader.sample().published_seq > 1

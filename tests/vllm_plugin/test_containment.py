@@ -40,8 +40,8 @@ def scheduler() -> Scheduler:
 def instrument(scheduler: Scheduler, directory: Path) -> Iterator[Instrument]:
     attached = attach(scheduler, Settings(directory=directory))
     yield attached
-    if attached.ledger is not None:
-        attached.ledger.close()
+    if attached.stop is not None:
+        attached.stop()
 
 
 def request(name: str) -> SimpleNamespace:
@@ -51,7 +51,9 @@ def request(name: str) -> SimpleNamespace:
 
 
 def reader_of(instrument: Instrument) -> Reader:
+    """Of the ledger, once everything that was published is in it; of one whose instrument failed, as it is."""
     assert instrument.ledger is not None
+    assert instrument.await_applied() or not instrument.switch.on
     return Reader.over(MemorySource(instrument.ledger.image))
 
 
@@ -66,6 +68,7 @@ def test_a_scheduler_is_mirrored_without_its_null_block(instrument: Instrument, 
 def test_a_salt_is_never_shown(instrument: Instrument, scheduler: Scheduler) -> None:
     scheduler.add_request(request("one"))
     assert instrument.ledger is not None
+    assert instrument.await_applied()
     assert b"secret" not in bytes(instrument.ledger.image)
     assert any(name.startswith("salt-") for name in reader_of(instrument).sample().tenants)
 
@@ -114,10 +117,10 @@ def test_what_somebody_else_has_wrapped_since_stays_and_grows_no_notes(
     assert scheduler.schedule is another_plugin
     assert (scheduler.schedule(), calls) == ("output", ["schedule"] * 2)
     assert scheduler.add_request != theirs_below, "ours is gone where nobody hangs on it"
-    assert instrument.publisher is not None
+    assert instrument.tap is not None
     theirs_below(request("late"))
     scheduler.schedule()
-    assert not instrument.publisher._notes.arrived
+    assert not instrument.tap._notes.arrived
 
 
 def test_what_somebody_else_had_wrapped_before_is_put_back(scheduler: Scheduler, directory: Path) -> None:
@@ -140,8 +143,8 @@ def test_hooks_that_another_plugin_hangs_on_note_nothing_once_the_instrument_is_
     assert not instrument.switch.on
     for _ in range(100):
         pool.free_blocks([pool.blocks[1]])
-    assert instrument.publisher is not None
-    assert not instrument.publisher._notes.touched
+    assert instrument.tap is not None
+    assert not instrument.tap._notes.touched
 
 
 def test_what_a_hook_cannot_note_switches_the_instrument_off_and_does_not_reach_the_engine(
@@ -166,11 +169,13 @@ def test_who_waits_without_a_slot_is_counted_while_waiting_and_when_it_is_over(
     source = LedgerSource(reader_of(instrument))
     for number in range(3_000):
         scheduler.add_request(request(f"r{number}"))
+    assert instrument.await_applied()
     waiting = source.look().requests
     assert waiting is not None
     assert sum((waiting.waiting or {}).values()) == sum((waiting.live or {}).values()) == 3_000
     for number in reversed(range(3_000)):
         scheduler.abort(f"r{number}")
+    assert instrument.await_applied()
     seen = source.look()
     assert sum(seen.totals.counters["requests_total"].values()) == 3_000
     assert seen.totals.counters["cancellations_total"]["disconnect",] == 3_000

@@ -49,21 +49,37 @@ def test_every_count_is_right_after_every_call_however_many_steps_are_in_flight(
         assert rig.seen() == rig.true(), f"step {step}"
 
 
-def test_what_is_remembered_of_who_comes_and_goes_stays_small() -> None:
-    rig = TokenRig()
-    for name in "abcd":
+def test_requests_that_do_the_same_step_after_step_are_told_of_together() -> None:
+    rig, names = TokenRig(), list("abcd")
+    for name in names:
         rig.admit(Asked(name, 4))
-    for step in range(2_000):
-        pair = ("a", "b") if step % 2 else ("c", "d")
-        rig.update(rig.schedule(dict.fromkeys(pair, 1)), list(pair))
-    assert sum(map(len, rig.tokens._last_of.values())) <= 4
-    assert len(rig.tokens._until) <= 4
-    for number in range(300):
-        rig.admit(Asked(f"n{number}", 4, max_tokens=100_000))
-        for _ in range(4):
-            rig.schedule({f"n{number}": 1})
-        rig.end(f"n{number}")
-    assert sum(map(len, rig.tokens._last_of.values())) <= 4
+    rig.update(rig.schedule(dict.fromkeys(names, 4)), names)
+    for _ in range(20):
+        rig.update(rig.schedule(dict.fromkeys(names, 1)), names)
+    assert [message.tokens for message in rig.channel.messages[-38:]] == [None] * 38
+    assert (rig.seen(), rig.generated(), rig.corrections()) == (rig.true(), 4 * 21, 0)
+
+
+def test_a_count_that_goes_wrong_unseen_is_put_right_within_a_round_and_counted() -> None:
+    rig, names = TokenRig(), [f"r{number}" for number in range(30)]
+    for name in names:
+        rig.admit(Asked(name, 4))
+    rig.update(rig.schedule(dict.fromkeys(names, 4)), names)
+    rig.scheduler.requests["r7"].num_computed_tokens -= 2
+    rig.scheduler.requests["r23"].num_output_tokens += 3
+    assert len({*rig.seen().items()} - {*rig.true().items()}) == 2
+    for _ in range(8):
+        rig.update(rig.schedule(dict.fromkeys(names, 1)), names)
+    assert (rig.seen(), rig.corrections()) == (rig.true(), 2)
+    assert rig.generated() == 30 * 9 + 3
+
+
+def test_a_step_whose_output_never_comes_is_forgotten() -> None:
+    rig = TokenRig()
+    rig.admit(Asked("a", 4))
+    rig.schedule({"a": 4})
+    rig.update(rig.schedule({"a": 1}), ["a"])
+    assert (rig.seen(), rig.generated()) == (rig.true(), 1)
 
 
 def test_a_request_that_begins_its_output_anew_takes_nothing_from_the_total() -> None:

@@ -1,20 +1,23 @@
-"""`Tokens` alone over a ledger in memory, with made-up requests and steps: any order of scheduling and updating."""
+"""A tap and the publisher of its messages in one process, with made-up requests and steps: any order of these."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from marshal import loads
 from types import SimpleNamespace
 from typing import Any
 
-from kvledger.clock import VirtualClock
 from kvledger.limits import Group, Limits
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
-from kvledger.words import RequestState
 from kvledger.writer import Ledger
-from kvledger_vllm.delayed import Delayed
-from kvledger_vllm.requests import Requests
-from kvledger_vllm.tokens import Tokens
+from kvledger_vllm.message import OTHER, SCHEDULE, UPDATE, Message
+from kvledger_vllm.notes import Notes
+from kvledger_vllm.process import MessageClock
+from kvledger_vllm.publication import Publisher
+from kvledger_vllm.tap import Tap
+from tests.vllm_plugin.fakes import BLOCKS, Scheduler
 
 Counts = dict[str, tuple[int, int]]
 
@@ -28,55 +31,96 @@ class Asked:
     max_tokens: int = 10**6
     num_computed_tokens: int = 0
     num_output_tokens: int = 0
+    num_preemptions: int = 0
     arrival_time: float = 0.0
     status: Any = field(default_factory=lambda: SimpleNamespace(name="RUNNING"))
+
+
+class Straight:
+    """A channel without a way: each message is in the ledger when it was sent."""
+
+    size = 1 << 30
+
+    def __init__(self, ledger: Ledger, clock: MessageClock) -> None:
+        self.wanted, self.messages = 0, list[Message]()
+        self._clock, self._publisher = clock, Publisher(ledger)
+
+    def send(self, packed: bytes) -> bool:
+        """Apply it."""
+        message = Message(*loads(packed))
+        self.messages.append(message)
+        self._clock.set(message.now_ns)
+        self.wanted += not self._publisher.publish(message)
+        return True
 
 
 class TokenRig:
     """A scheduler of requests by name; each call is one publication."""
 
     def __init__(self, slots: int = 64) -> None:
-        groups = (Group(name="full", block_size_tokens=16),)
-        self.clock = VirtualClock()
-        self.ledger = Ledger.in_memory(
-            Limits(engine="tokens", capacity_blocks=8, max_requests=slots, groups=groups), clock=self.clock
+        limits = Limits(
+            engine="tokens",
+            capacity_blocks=BLOCKS - 1,
+            max_requests=slots,
+            groups=(Group(name="full", block_size_tokens=16),),
         )
-        self.scheduler = SimpleNamespace(requests=dict[str, Asked]())
-        self.requests, self.delayed = Requests(self.ledger, reserve=0), Delayed()
-        self.tokens = Tokens(self.ledger, self.requests, self.scheduler, self.delayed)
+        clock = MessageClock(time.monotonic_ns())
+        self.ledger = Ledger.in_memory(limits, clock=clock)
+        self.scheduler, self.notes = Scheduler(), Notes()
+        self.channel = Straight(self.ledger, clock)
+        self.tap = Tap(self.scheduler, self.notes, self.channel, lambda _: "")  # type: ignore[arg-type]
         self.reader = Reader.over(MemorySource(self.ledger.image))
+        self._new: list[str] = []
+        self.tap.rare.want_all()
+        self._publish(OTHER)
 
     def admit(self, request: Asked) -> None:
-        """A request runs from now on."""
+        """A request came, or begins anew, and runs in the next step that names it."""
+        if request.request_id not in self.scheduler.requests:
+            self.notes.arrived.append(request)
         self.scheduler.requests[request.request_id] = request
-        with self:
-            slot = self.requests.require(request)
-            self.requests.move(slot, RequestState.RUNNING)
-            self.tokens.admitted(request)
+        self._new.append(request.request_id)
+        self._publish(OTHER)
 
     def schedule(self, counts: dict[str, int]) -> Any:
         """A step in which these requests compute so many tokens each; its output."""
         for name, count in counts.items():
             self.scheduler.requests[name].num_computed_tokens += count
-        output = SimpleNamespace(num_scheduled_tokens=dict(counts), total_num_scheduled_tokens=sum(counts.values()))
-        with self:
-            self.tokens.scheduled(output)
+        new = [name for name in self._new if name in counts]
+        self._new = [name for name in self._new if name not in counts]
+        running = self.scheduler.running
+        running += [self.scheduler.requests[n] for n in new if self.scheduler.requests[n] not in running]
+        output = SimpleNamespace(
+            num_scheduled_tokens=dict(counts),
+            total_num_scheduled_tokens=sum(counts.values()),
+            scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in new],
+            scheduled_cached_reqs=SimpleNamespace(req_ids=[], new_block_ids=[], resumed_req_ids=set()),
+        )
+        self._publish(SCHEDULE, output)
         return output
 
     def update(self, output: Any, sampled: list[str]) -> None:
         """A step's output is applied: these requests generated a token."""
         for name in sampled:
             self.scheduler.requests[name].num_output_tokens += 1
-        with self:
-            self.tokens.updated(output, len(sampled))
+        outputs = {0: SimpleNamespace(outputs=list(sampled))}
+        tokens = [[5] if name in sampled else [] for name in output.num_scheduled_tokens]
+        self._publish(UPDATE, output, False, outputs, SimpleNamespace(sampled_token_ids=tokens))
 
     def end(self, name: str) -> None:
         """A request ends."""
-        with self:
-            self.tokens.leave(name)
-            self.tokens.ended(name)
-            self.requests.leave(name)
-        del self.scheduler.requests[name]
+        request = self.scheduler.requests.pop(name)
+        if request in self.scheduler.running:
+            self.scheduler.running.remove(request)
+        request.status = SimpleNamespace(name="FINISHED_STOPPED")
+        now = time.monotonic_ns()
+        self.notes.ending.append((request, now))
+        self.notes.freed[name] = now
+        self._publish(OTHER)
+
+    def _publish(self, kind: int, *said: Any) -> None:
+        now = time.monotonic_ns()
+        self.tap.publish(kind, now, now, *said)
 
     def seen(self) -> Counts:
         """(computed, generated) of every request, as a reader of the ledger sees them."""
@@ -100,10 +144,6 @@ class TokenRig:
         """The counter of generated tokens."""
         return int(self.reader.sample().stats.counter("generation_tokens_total") or 0)
 
-    def __enter__(self) -> None:
-        self.clock.advance(7_000_000)
-        self.ledger.begin()
-
-    def __exit__(self, *error: object) -> None:
-        self.delayed.flush(self.ledger.now_ns, idle=False)
-        self.ledger.end()
+    def corrections(self) -> int:
+        """How often the ledger was put right."""
+        return self.reader.sample().control["mirror_corrections"]

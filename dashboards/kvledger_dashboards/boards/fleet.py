@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import units
 
-from kvledger_dashboards import colors
-from kvledger_dashboards.boards import shell
+from kvledger_dashboards import colors, links
+from kvledger_dashboards.boards import oncall, shell
 from kvledger_dashboards.boards.shell import Panel, Panels
 from kvledger_dashboards.links import Places
 from kvledger_dashboards.panels import above, colored, count_steps, graph_face, line_panel, stat_face, stat_panel
@@ -49,14 +49,14 @@ def _now() -> Panels:
     text = "Engine cores that live. Fewer than there are: some were stopped, or are down; the next number says which."
     yield stat_panel(stat_face(102, "Up", text, units.Short), [fleet.UP])
     text = "Engine cores that are gone without a clean stop. Go to *On call* for which, and read the end of their logs."
-    yield stat_panel(stat_face(103, "Down", text, units.Short), [fleet.DOWN], steps_of=count_steps(colors.RED))
+    face = stat_face(103, "Down", text, units.Short)
+    yield stat_panel(face, [fleet.DOWN], steps_of=count_steps(colors.RED)).links([_on_call()])
     text = "Engine cores with any other verdict than healthy. See *Engine cores by verdict* for which."
     face = stat_face(104, "Not healthy", text, units.Short)
-    yield stat_panel(face, [fleet.UNHEALTHY], steps_of=count_steps(colors.ORANGE))
+    yield stat_panel(face, [fleet.UNHEALTHY], steps_of=count_steps(colors.ORANGE)).links([_on_call()])
     text = "Blocks that nobody is entitled to, in all pools. *On call* shows in which; restart those engines."
-    yield stat_panel(
-        stat_face(105, "Leaked in the fleet", text, units.Short), [fleet.LEAKED_NOW], steps_of=count_steps(colors.RED)
-    )
+    face = stat_face(105, "Leaked in the fleet", text, units.Short)
+    yield stat_panel(face, [fleet.LEAKED_NOW], steps_of=count_steps(colors.RED)).links([_on_call()])
     text = "Share of the blocks in use of the fullest model. Orange: at the usual alert watermark; add engines of it."
     face = stat_face(106, "Fullest model", text, units.PercentUnit)
     yield stat_panel(face, [fleet.FULLEST], steps_of=above(NEARLY_FULL, colors.ORANGE))
@@ -145,6 +145,10 @@ def _tenants() -> Panels:
         "Cost per hour in the currency of `--price-per-hour`. No data without a price. Dear: longer contexts, or waits."
     )
     yield _stack(606, "Cost of tenants per hour", text, "suffix: /h", fleet.TENANT_COST)
+
+
+def _on_call() -> builders.DashboardLink:
+    return links.board(oncall.UID, "On call")
 
 
 def _lines(number: int, title: str, text: str, unit: str, query: Query) -> Panel:

@@ -28,11 +28,11 @@ _CORES = (
     Column(source="engine", title="Engine", url=(CORE_IN_EXPLORER, "Open in the explorer")),
     Column(source="rank", title="Rank", width=80),
     Column(source="instance", title="Agent"),
-    Column(source=VALUE, title="Missing", width=110, steps=above(1, colors.ORANGE)),
+    Column(source=VALUE, title="Missing", width=110),
 )
 _SIGNALS = (
     Column(source="signal", title="Signal"),
-    Column(source=VALUE, title="Engine cores without", width=190, steps=above(1, colors.ORANGE)),
+    Column(source=VALUE, title="Engine cores without", width=190),
 )
 _VERSIONS = (Column(source="version", title="Agent"), Column(source=VALUE, title="Number", width=90))
 

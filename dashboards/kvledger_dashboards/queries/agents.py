@@ -8,7 +8,7 @@ SOURCE_LEGEND = "{{source}}"
 INSTANCE_LEGEND = "{{instance}}"
 
 AGENTS = now(f"count({select('build_info')})", "agents")
-VERSIONS = rows(f"count by (version, python) ({select('build_info')})")
+VERSIONS = rows(f"count by (version) ({select('build_info')})")
 SOURCES = now(added("agent_source_success"), "read")
 SOURCES_FAILING = now(f"sum(1 - {select('agent_source_success')})", "failing")
 OLDEST_SAMPLE = now(f"max({select('agent_source_age_seconds')})", "oldest sample")

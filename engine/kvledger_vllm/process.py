@@ -1,0 +1,107 @@
+"""The mirror's process: applies the tap's messages to the ledger, in order, until the engine core ends.
+
+Started as `python -m kvledger_vllm.process LEDGER CHANNEL BELL CORE BEGAN LIMITS`: descriptors, of which CORE is a
+pidfd, the core's monotonic clock in nanoseconds, and how the ledger was laid out. It takes no lock, holds nothing of
+vLLM's, and goes on as long as there is something to apply, whatever becomes of the core.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from marshal import loads
+
+from kvledger.adoption import adopt
+from kvledger.layout import CONTROL_INDEX
+from kvledger_vllm.channel import Receiver
+from kvledger_vllm.geometry import limits_from
+from kvledger_vllm.message import CLOSE, Message
+from kvledger_vllm.publication import Publisher
+
+_NAP_SECONDS, _AWAKE_SECONDS, _LOOK_SECONDS = 0.001, 0.02, 0.2
+_NICE = 5
+
+
+class MessageClock:
+    """The ledger clock of a mirror: the time of the message that is being applied."""
+
+    virtual = False
+
+    def __init__(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+
+    def set(self, now_ns: int) -> None:
+        """CLOCK_MONOTONIC nanoseconds."""
+        self._now_ns = now_ns
+
+    def now_ns(self) -> int:
+        """The message's time."""
+        return self._now_ns
+
+    def wall_ns(self) -> int:
+        """The wall clock at the message's time."""
+        return time.time_ns() - time.monotonic_ns() + self._now_ns
+
+
+def messages(receiver: Receiver, core: int) -> Iterator[bytes]:
+    """Each message as it comes, until the process of pidfd `core` has ended and nothing is left.
+
+    Sleeps when none has come for a while.
+    """
+    until = time.monotonic() + _AWAKE_SECONDS
+    while True:
+        if (message := receiver.take()) is not None:
+            yield message
+            until = time.monotonic() + _AWAKE_SECONDS
+        elif time.monotonic() < until:
+            time.sleep(_NAP_SECONDS)
+        else:
+            ended = select.select([core], [], [], 0)[0]
+            receiver.asleep(True)
+            # Once more: a message may have been written before the word was.
+            if receiver.take() is None:
+                if ended:
+                    return
+                select.select([receiver.bell, core], [], [], _LOOK_SECONDS)
+                receiver.silence()
+            receiver.asleep(False)
+
+
+def main(arguments: list[str]) -> int:
+    """Mirror until the core closes the channel or ends. 1 where an error ended it, which the ledger then tells."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Meant for the engine, which ends in its own time and has more to say until then.
+        signal.signal(number, signal.SIG_IGN)
+    # Where both want the same processor, the engine goes first.
+    os.nice(_NICE)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    descriptor, memory, bell, core, began_ns = map(int, arguments[:5])
+    clock = MessageClock(began_ns)
+    ledger = adopt(descriptor, limits_from(arguments[5]), clock)
+    try:
+        publisher, receiver = Publisher(ledger), Receiver(memory, bell)
+        for packed in messages(receiver, core):
+            message = Message(*loads(packed))
+            clock.set(message.now_ns)
+            if message.kind == CLOSE:
+                ledger.publish_now()
+                ledger.control[CONTROL_INDEX["closed"]] = bool((message.rare or {}).get("clean"))
+                receiver.done(packed)
+                return 0
+            if not publisher.publish(message):
+                receiver.want_all()
+            receiver.done(packed)
+    except Exception as error:
+        ledger.instrument_failed(f"{type(error).__name__}: {error}")
+        logging.getLogger("vllm.kvledger").exception("the mirror failed")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,174 @@
+"""The tap: what an entry point of vLLM's scheduler has changed, as plain numbers, in one message per publication.
+
+Reads vLLM's objects right after the call; derives nothing from its arguments, and holds no ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import compress
+from marshal import dumps
+from typing import Any
+
+from kvledger_vllm.channel import Sender
+from kvledger_vllm.errors import InstrumentError
+from kvledger_vllm.message import CLOSE, SCHEDULE, UPDATE, Message
+from kvledger_vllm.notes import Notes
+from kvledger_vllm.rare import Rare
+from kvledger_vllm.reading import codes_of
+from kvledger_vllm.stretch import Stretch
+
+_now = time.monotonic_ns
+_MARSHAL_VERSION = 2  # by later ones each object is looked for among all that were packed before it
+_MOST_IN_FLIGHT = 64
+_PROVED = 4
+
+
+class Tap:
+    """Messages about one scheduler. `notes` is what the hooks saw since the last one.
+
+    `ended`, of CLOCK_MONOTONIC nanoseconds, says how the mirror ended, "" while it lives.
+    """
+
+    def __init__(self, scheduler: Any, notes: Notes, sender: Sender, ended: Callable[[int], str]) -> None:
+        manager = scheduler.kv_cache_manager
+        managers = tuple(manager.coordinator.single_type_managers)
+        self._scheduler, self._notes, self._sender, self._ended = scheduler, notes, sender, ended
+        # Tables of full attention only grow. With others a request's tables are told as a whole.
+        grow = len(managers) == 1 and type(managers[0]).__name__ == "FullAttentionManager"
+        self._tables = managers[0].req_to_blocks if grow else None
+        self._queue = manager.block_pool.free_block_queue
+        self.rare, self.stretch = Rare(scheduler, notes), Stretch(manager.block_pool.blocks)
+        self._last: Any = None
+        self._steps: deque[tuple[Any, int]] = deque(maxlen=_MOST_IN_FLIGHT)
+        self._step = self._tapped_ns = self._answered = self._next_proof = 0
+        # Where a step may give a request more than one token, or take some back, each is asked how many it has.
+        self._one_each = (
+            not getattr(scheduler, "num_spec_tokens", 0)
+            and getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1
+            and getattr(scheduler, "connector", None) is None
+        )
+        self.sent_ns = 0
+        """Ledger clock of the last publication."""
+
+    def publish(
+        self,
+        kind: int,
+        began_ns: int,
+        ended_ns: int,
+        output: Any = None,
+        throttled: bool = False,
+        outputs: Any = None,
+        computed: Any = None,
+    ) -> None:
+        """Say what an entry point has changed.
+
+        `output` is the scheduler output of a schedule or an update, `outputs` what an update hands out to clients,
+        `computed` the model's output. Raises `InstrumentError` where the mirror has ended or does not keep up.
+        """
+        notes, scheduler = self._notes, self._scheduler
+        evictions, step, grown, tokens, stretch, proof = notes.evictions, 0, None, None, None, None
+        if self._sender.wanted != self._answered:
+            self._answered, self._last = self._sender.wanted, None
+            self.rare.want_all()
+        quiet = notes.quiet()
+        if kind == UPDATE:
+            step, tokens = self._step_of(output), self._handed_out(output, outputs, computed)
+        elif kind == SCHEDULE:
+            scheduled = output.num_scheduled_tokens
+            if scheduled != self._last:
+                tokens = self._last = scheduled
+            if scheduled:
+                self._step = step = self._step + 1
+                self._steps.append((output, step))
+            grown, proof = self._grown(output.scheduled_cached_reqs), self._proof()
+            quiet = quiet and not (
+                output.scheduled_new_reqs
+                or output.scheduled_cached_reqs.resumed_req_ids
+                or scheduler.waiting
+                or getattr(scheduler, "kv_holding_waiting", None)
+                or notes.dirty
+            )
+        else:
+            quiet = False
+        fresh = notes.fresh
+        blocks, codes = [block.block_id for block in fresh], codes_of(fresh)
+        rare = None if quiet else self.rare.collect(kind, output, throttled)
+        self.sent_ns = now = _now()
+        if why := self._ended(now):
+            raise InstrumentError(f"the mirror ended {why}")
+        if kind != UPDATE:
+            stretch = self.stretch.due(now)
+        self._send(
+            (
+                kind, began_ns, ended_ns, now, self._tapped_ns, not scheduler.has_requests(), len(scheduler.running),
+                self._queue.num_free_blocks, evictions, blocks, codes, grown, step, tokens, stretch, proof, rare,
+            )
+        )  # fmt: skip
+        if fresh:
+            fresh.clear()
+        notes.evictions = 0
+        self._tapped_ns = _now() - ended_ns
+
+    def close(self, clean: bool) -> None:
+        """Say that there is nothing more to come, and whether the core ends as it was asked to.
+
+        Raises `InstrumentError` where the mirror does not keep up.
+        """
+        now = _now()
+        last = Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], [], None, 0, None, None, None, {"clean": clean})
+        self._send(tuple(last))
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        if not self._sender.send(dumps(message, _MARSHAL_VERSION)):
+            raise InstrumentError(f"the mirror did not keep up: {self._sender.size:,} bytes are waiting for it")
+
+    def _grown(self, cached: Any) -> tuple[Any, ...] | None:
+        tables, new = self._tables, cached.new_block_ids
+        ids = list(compress(cached.req_ids, new))
+        if not ids:
+            return None
+        if tables is None:
+            self._notes.dirty.update(ids)
+            return None
+        # Looked up without making one: vLLM's dictionary would.
+        return ids, [len(tables.get(i, ())) for i in ids], list(filter(None, new))
+
+    def _step_of(self, output: Any) -> int:
+        steps = self._steps
+        while output.num_scheduled_tokens and steps:
+            scheduled, step = steps.popleft()
+            if scheduled is output:
+                return step
+        return 0
+
+    def _handed_out(self, output: Any, outputs: Any, computed: Any) -> list[Any] | None:
+        """None: one token to each request of the step. Else what each of them says of itself."""
+        scheduled, sampled = output.num_scheduled_tokens, computed.sampled_token_ids
+        if (
+            self._one_each
+            and not self._notes.ended_inside
+            and sum([len(of_client.outputs) for of_client in outputs.values()]) == len(scheduled) == len(sampled)
+            and bytes(map(len, sampled)).count(1) == len(scheduled)
+        ):
+            return None
+        requests, told = self._scheduler.requests, list[Any]()
+        for request_id in scheduled:
+            if (request := requests.get(request_id)) is not None:
+                told += (request_id, request.num_computed_tokens, request.num_output_tokens)
+        return told
+
+    def _proof(self) -> list[Any]:
+        running, tables, at = self._scheduler.running, self._tables, self._next_proof
+        if at >= len(running):
+            at = 0
+        self._next_proof = at + _PROVED
+        proof: list[Any] = []
+        for request in running[at : at + _PROVED]:
+            request_id = request.request_id
+            table = tables.get(request_id) if tables is not None else None
+            last = table[-1].block_id - 1 if table else -1
+            proof += (request_id, request.num_computed_tokens, request.num_output_tokens, last)
+        return proof

@@ -1,0 +1,96 @@
+"""The ring between tap and mirror gives back what was put in, in order, and never more than it has room for."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvledger_vllm.channel import Receiver, Sender
+
+SIZE = 1000
+TURNS = st.lists(st.one_of(st.binary(max_size=700), st.none()), max_size=200)
+
+
+@given(turns=TURNS, size=st.sampled_from((SIZE, SIZE + 3, 200_000)))
+def test_what_was_sent_is_taken_in_order_or_was_refused_whole(turns: list[bytes | None], size: int) -> None:
+    """A message, or None for the reader's turn."""
+    sender = Sender.create(size)
+    receiver = Receiver(sender.memory, sender.bell)
+    waiting = deque[bytes]()
+    for turn in turns:
+        if turn is not None:
+            if sender.send(turn):
+                waiting.append(turn)
+            else:
+                assert waiting, "an empty ring refused what is smaller than itself"
+        elif waiting:
+            taken = receiver.take()
+            assert taken == waiting.popleft()
+            receiver.done(taken)
+        else:
+            assert receiver.take() is None
+    assert sender.sent - sender.applied == len(waiting)
+    while waiting:
+        taken = receiver.take()
+        assert taken == waiting.popleft()
+        receiver.done(taken)
+    assert receiver.take() is None
+    sender.close()
+
+
+@pytest.mark.parametrize("length", [10, 60_000, 70_000, 140_000])
+def test_an_empty_ring_takes_every_message_that_it_has_room_for(length: int) -> None:
+    sender = Sender.create(256 << 10)
+    receiver = Receiver(sender.memory, sender.bell)
+    for number in range(40):
+        message = bytes([number]) * (length if number % 3 else 500)
+        assert sender.send(message), number
+        assert receiver.take() == message
+        receiver.done(message)
+    sender.close()
+
+
+@pytest.mark.parametrize("before", [1, 150, 1_000])
+def test_a_reader_that_stands_still_has_the_whole_ring_to_fall_behind(before: int) -> None:
+    size = 256 << 10
+    sender = Sender.create(size)
+    receiver = Receiver(sender.memory, sender.bell)
+    for _ in range(before):
+        assert sender.send(bytes(900))
+        receiver.done(receiver.take() or b"")
+    behind = 0
+    while sender.send(bytes(900)):
+        behind += 1
+    assert behind >= size // 1_000
+    for _ in range(behind):
+        receiver.done(receiver.take() or b"")
+    assert (receiver.take(), sender.sent - sender.applied) == (None, 0)
+    sender.close()
+
+
+def test_a_message_that_is_not_all_there_yet_is_not_taken() -> None:
+    sender = Sender.create(SIZE)
+    receiver = Receiver(sender.memory, sender.bell)
+    sender.send(b"whole")
+    sender._data[10] ^= 1
+    assert receiver.take() is None
+    sender._data[10] ^= 1
+    assert receiver.take() == b"whole"
+    sender.close()
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+def test_the_bell_is_rung_for_a_reader_that_sleeps_and_for_no_other(asleep: bool) -> None:
+    import select
+
+    sender = Sender.create(SIZE)
+    receiver = Receiver(sender.memory, sender.bell)
+    receiver.asleep(asleep)
+    sender.send(b"one")
+    assert bool(select.select([sender.bell], [], [], 0)[0]) == asleep
+    receiver.silence()
+    assert not select.select([sender.bell], [], [], 0)[0]
+    sender.close()

@@ -1,0 +1,209 @@
+"""The mirror's process: killed, stopped, behind, wrong, or alone after its engine core; nothing said is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from marshal import dumps
+from pathlib import Path
+
+import pytest
+
+from kvledger import segment
+from kvledger.reader import Reader
+from kvledger.snapshot import Sample
+from kvledger.source import MemorySource
+from kvledger_vllm import attach as attaching
+from kvledger_vllm import channel
+from kvledger_vllm.attach import Instrument, attach
+from kvledger_vllm.settings import Settings
+from tests.vllm_plugin.fakes import Scheduler
+from tests.vllm_plugin.tokenrig import Asked
+
+MOST_MEBIBYTES = 60
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="kvledger-companion-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    return Scheduler()
+
+
+@pytest.fixture
+def instrument(scheduler: Scheduler, directory: Path) -> Iterator[Instrument]:
+    attached = attach(scheduler, Settings(directory=directory))
+    assert attached.await_applied(), attached.switch.why
+    yield attached
+    if attached.stop is not None:
+        attached.stop()
+
+
+def pid_of(instrument: Instrument) -> int:
+    assert instrument.mirror is not None
+    return instrument.mirror.pid
+
+
+@contextmanager
+def stopped(instrument: Instrument) -> Iterator[None]:
+    """While its mirror stands still."""
+    pid = pid_of(instrument)
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    os.kill(pid, signal.SIGCONT)
+
+
+def await_end(pid: int, seconds: float = 30.0) -> None:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    assert select.select([process], [], [], seconds)[0], "it is still there"
+    os.close(process)
+
+
+def sample_of(instrument: Instrument) -> Sample:
+    assert instrument.ledger is not None
+    return Reader.over(MemorySource(instrument.ledger.image)).sample()
+
+
+def arrive(scheduler: Scheduler, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        scheduler.add_request(Asked(f"r{number}", 5))
+
+
+def until_off(instrument: Instrument, scheduler: Scheduler) -> None:
+    """The engine goes on until the instrument has noticed."""
+    deadline = time.monotonic() + 30
+    number = 0
+    while instrument.switch.on:
+        assert time.monotonic() < deadline, "it was not noticed"
+        arrive(scheduler, 10_000 + number, 1)
+        number += 1
+
+
+def test_a_mirror_that_is_killed_is_noticed_told_once_and_missed_by_nobody(
+    instrument: Instrument, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.kill(pid_of(instrument), signal.SIGKILL)
+    with caplog.at_level(logging.ERROR, "vllm.kvledger"):
+        until_off(instrument, scheduler)
+        arrive(scheduler, 0, 10)
+    assert len(caplog.records) == 1
+    assert instrument.switch.why == "InstrumentError: the mirror ended without a word"
+    assert sample_of(instrument).instrument_failure == instrument.switch.why
+    assert "add_request" not in vars(scheduler)
+    assert len(scheduler.requests) >= 10
+
+
+def test_a_mirror_that_stood_still_applies_everything_when_it_goes_on(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    with stopped(instrument):
+        arrive(scheduler, 0, 300)
+        assert not instrument.await_applied(0.05)
+        assert len(sample_of(instrument).slots) == 0
+    assert instrument.await_applied()
+    assert instrument.switch.on, instrument.switch.why
+    sample = sample_of(instrument)
+    assert (len(sample.slots), sample.stats.whole("waiting")) == (300, 300)
+
+
+def test_a_mirror_that_does_not_keep_up_switches_the_instrument_off_and_blocks_nobody(
+    scheduler: Scheduler, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "CHANNEL_BYTES", 1 << 14)
+    instrument = attach(scheduler, Settings(directory=directory))
+    assert instrument.await_applied()
+    os.kill(pid_of(instrument), signal.SIGSTOP)
+    until_off(instrument, scheduler)
+    assert "the mirror did not keep up" in instrument.switch.why
+    assert sample_of(instrument).instrument_failure == instrument.switch.why
+    await_end(pid_of(instrument))
+
+
+def test_an_error_of_the_mirrors_own_is_in_the_ledger_and_the_engines_log(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    assert instrument.tap is not None
+    instrument.tap._sender.send(dumps(("not", "a", "message")))
+    await_end(pid_of(instrument))
+    said = sample_of(instrument).instrument_failure
+    assert said is not None
+    assert said.startswith("TypeError")
+    until_off(instrument, scheduler)
+    assert instrument.switch.why == f"InstrumentError: the mirror ended and said: {said}"
+
+
+def test_a_clean_stop_closes_the_ledger_with_everything_in_it(instrument: Instrument, scheduler: Scheduler) -> None:
+    assert instrument.ledger is not None
+    path = instrument.ledger.path
+    assert path is not None
+    arrive(scheduler, 0, 500)
+    assert instrument.stop is not None
+    instrument.stop()
+    await_end(pid_of(instrument))
+    with Reader.open(path) as reader:
+        sample = reader.sample()
+    assert (sample.control["closed"], len(sample.slots), sample.instrument_failure) == (1, 500, None)
+    assert segment.writer_of(path) is None
+
+
+def test_a_stop_waits_no_longer_for_a_mirror_than_it_may_and_leaves_no_ledger_that_looks_closed(
+    instrument: Instrument, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attaching, "PATIENCE_SECONDS", 0.2)
+    os.kill(pid_of(instrument), signal.SIGSTOP)
+    arrive(scheduler, 0, 5)
+    assert instrument.stop is not None
+    instrument.stop()
+    await_end(pid_of(instrument))
+    sample = sample_of(instrument)
+    assert sample.control["closed"] == 0
+    assert sample.instrument_failure == "InstrumentError: the mirror has not applied everything"
+
+
+def test_what_a_killed_engine_core_had_said_is_applied_and_no_mirror_outlives_it(directory: Path) -> None:
+    command = [sys.executable, "-m", "tests.vllm_plugin.core", str(directory), "200"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as core:
+        assert core.stdout is not None
+        mirror = int(core.stdout.readline())
+        (path,) = directory.glob("*.kvledger")
+        assert segment.writer_of(path) == core.pid, "the lock is the core's"
+        core.kill()
+        core.wait(30)
+        assert segment.writer_of(path) is None, "dead, whatever the mirror still does"
+        os.kill(mirror, signal.SIGCONT)
+        await_end(mirror)
+    with Reader.open(path) as reader:
+        sample = reader.sample()
+    assert (len(sample.slots), sample.control["closed"], sample.instrument_failure) == (200, 0, None)
+
+
+def test_a_mirror_ignores_what_a_terminal_sends_and_is_small(instrument: Instrument, scheduler: Scheduler) -> None:
+    pid = pid_of(instrument)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
+    arrive(scheduler, 0, 3)
+    assert instrument.await_applied()
+    assert os.getpgid(pid) != os.getpgid(0)
+    process = Path(f"/proc/{pid}")
+    words = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+    private = sum(int(words[name].split()[0]) for name in ("RssAnon", "RssFile"))
+    assert private < MOST_MEBIBYTES * 1024, f"{private} KiB"
+    mapped = (process / "maps").read_text()
+    assert not [name for name in ("/libtorch", "/vllm/") if name in mapped.lower()]
