@@ -10,6 +10,15 @@ from numpy.typing import NDArray
 from kvledger.audit import Audit
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixHold:
+    """Blocks of one request's prefix that several live tables name: whose, how many, in how many tables at most."""
+
+    serial: int
+    blocks: int
+    tables: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFacts:
     """Counts recounted from the block arrays. Under a busy writer they may mix two neighbouring publications.
@@ -24,6 +33,7 @@ class AuditFacts:
     group_shared_blocks: tuple[int, ...]
     pinned_only_blocks: int
     held_blocks: NDArray[np.float64]
+    largest_prefix: PrefixHold | None = None
 
 
 def facts_of(audit: Audit) -> AuditFacts:
@@ -42,6 +52,7 @@ def facts_of(audit: Audit) -> AuditFacts:
         group_active_blocks=tuple(by_group[0]),
         group_shared_blocks=tuple(by_group[1]),
         pinned_only_blocks=_pinned_only(audit),
+        largest_prefix=_largest_prefix(audit) if bool(np.any(shared)) else None,
         held_blocks=_held(audit, any_shared=bool(np.any(shared))),
     )
 
@@ -56,6 +67,14 @@ def _held(audit: Audit, *, any_shared: bool) -> NDArray[np.float64]:
     sums = np.concatenate(([0.0], np.cumsum(parts)))
     held: NDArray[np.float64] = np.diff(sums[audit.tables.offsets[:: audit.tables.groups]])
     return held
+
+
+def _largest_prefix(audit: Audit) -> PrefixHold:
+    """Shared blocks by the request that allocated them: the one with the most."""
+    blocks = np.flatnonzero(audit.sweep.shared)
+    owners, counts = np.unique(audit.column("owner")[blocks], return_counts=True)
+    serial, references = owners[np.argmax(counts)], audit.table_references[blocks]
+    return PrefixHold(int(serial), int(counts.max()), int(references.max()))
 
 
 def _pinned_only(audit: Audit) -> int:

@@ -56,6 +56,7 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
             for name, series in observation.totals.counters.items()
         },
         **findings_document(observation),
+        "notes": plain(observation.notes),
         "verdict": verdict_document(observation.verdict),
     }
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvledger.audit import Audit
 from kvledger.snapshot import SlotTable
 from kvledger.words import CancelCause, Event, FindingKind, FinishReason
-from kvledger_agent.observation import RequestRef
+from kvledger_agent.observation import Release, RequestRef
 
 MAX_CANDIDATES = 16
 _UNWATCHED = (
@@ -37,6 +37,7 @@ class Cause:
     owner: RequestRef | None
     candidates: tuple[RequestRef, ...]
     known: str
+    release: Release | None = None
 
 
 def histories(audit: Audit, blocks: list[int]) -> dict[int, BlockHistory]:
@@ -128,13 +129,31 @@ def cause_of(
     blocks back after it may have left a shared block behind: others may have let go of it since.
     """
     if kind is FindingKind.FINISHING_OVERDUE:
-        return Cause(registry.find(owner), (), "the request itself has ended and still holds its blocks")
+        return Cause(
+            registry.find(owner), (), "the request itself has ended and still holds its blocks", _release(owner, events)
+        )
     if one_holder and owner:
-        return Cause(registry.find(owner), (), "no other request ever held these blocks")
+        return Cause(registry.find(owner), (), "no other request ever held these blocks", _release(owner, events))
     serials, known = _gave_back(seq, clean_seq, events)
     if serials and clean_seq is None:
         known += _UNWATCHED
     return Cause(None, tuple(registry.find(serial) for serial in serials[-MAX_CANDIDATES:]), known)
+
+
+def _release(serial: int, events: NDArray[Any] | None) -> Release | None:
+    """The last event with which a request gave blocks back, or was to."""
+    if events is None:
+        return None
+    own = events[(events["serial"] == np.uint64(serial)) & np.isin(events["event"], _GAVE_BACK)]
+    if not len(own):
+        return None
+    last = own[-1]
+    return Release(
+        event=Event(int(last["event"])).word,
+        seq=int(last["seq"]),
+        clock_ns=int(last["time_ns"]),
+        blocks=int(last["blocks"]),
+    )
 
 
 def _gave_back(seq: int, clean_seq: int | None, events: NDArray[Any] | None) -> tuple[list[int], str]:

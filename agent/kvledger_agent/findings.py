@@ -40,16 +40,27 @@ class FindingBook:
         return [block for block in dict.fromkeys(blocks) if block not in self._histories]
 
     def assemble(
-        self, tracks: list[Track], *, clock: Clock, events: NDArray[Any] | None, registry: Registry
+        self,
+        tracks: list[Track],
+        *,
+        clock: Clock,
+        events: NDArray[Any] | None,
+        registry: Registry,
+        available_blocks: int | None = None,
     ) -> tuple[Finding, ...]:
-        """One finding per kind, cause and publication, in order of their first sight."""
+        """One finding per kind, cause and publication, in order of their first sight. `available_blocks` are free or
+        cached: what is left for leaks to grow into.
+        """
         growth = self._growth_per_minute(tracks, clock.published_ns)
         grouped: dict[GroupKey, list[Track]] = {}
         for track in tracks:
             grouped.setdefault(self._group_key(track), []).append(track)
         self._causes = {key: cause for key, cause in self._causes.items() if key in grouped}
         return tuple(
-            self._finding(key, members, self._cause(key, members, events, registry), clock, growth[key[0]])
+            replace(
+                self._finding(key, members, self._cause(key, members, events, registry), clock, growth[key[0]]),
+                seconds_to_exhaustion=_lasts_seconds(available_blocks, growth[key[0]]),
+            )
             for key, members in grouped.items()
         )
 
@@ -96,6 +107,7 @@ class FindingBook:
             owner=cause.owner,
             candidates=cause.candidates,
             known=cause.known,
+            release=cause.release,
             blocks_per_minute=growth,
         )
 
@@ -145,6 +157,13 @@ def _one(alike: list[Finding]) -> Finding:
         found_clock_ns=min(finding.found_clock_ns for finding in alike),
         seen_clock_ns=max(finding.seen_clock_ns for finding in alike),
     )
+
+
+def _lasts_seconds(available_blocks: int | None, blocks_per_minute: float | None) -> float | None:
+    """How long `available_blocks` last at a growth; None where that is unknown or nothing grows."""
+    if available_blocks is None or blocks_per_minute is None or blocks_per_minute <= 0:
+        return None
+    return 60 * available_blocks / blocks_per_minute
 
 
 def _total(counts: Iterable[int | None]) -> int | None:

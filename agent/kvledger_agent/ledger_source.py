@@ -20,7 +20,8 @@ from kvledger_agent.grace import Grace, GraceClock, grace_of
 from kvledger_agent.leaks import Final, Key, LeakTracker, key_of
 from kvledger_agent.lengths import length_view
 from kvledger_agent.lives import lives_of
-from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.notes import Sources, notes_of
+from kvledger_agent.observation import Finding, Note, Observation
 from kvledger_agent.observe import (
     clock_of,
     groups_of,
@@ -119,7 +120,7 @@ class LedgerSource:
         return waits_view(sample, lives_of(sample, self.summaries.records()), window_seconds)
 
     def _observe(self, sample: Sample, final: bool) -> Observation:
-        facts, findings = self._audit(sample, final)
+        facts, findings, notes = self._audit(sample, final)
         if (active := sample.stats.gauge("active_blocks")) is not None:
             self._growth.add(sample.now_ns, active)
         growth = None if final else self._growth.growth_per_second()
@@ -143,6 +144,7 @@ class LedgerSource:
             undecided=undecided,
             grace_seconds=grace_of(sample).seconds,
             sharing=sharing_view(self.reader.prefix_accounts(), sample.stats, self.reader.head.limits),
+            notes=notes,
         )
         verdict = self._bench.judge(
             observation,
@@ -158,7 +160,7 @@ class LedgerSource:
         since_ns = sample.now_ns - round(self._bench.window_seconds * 1e9)
         return request_time(lives, since_ns=since_ns, now_ns=sample.now_ns)
 
-    def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...]]:
+    def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...], tuple[Note, ...]]:
         # Limits of pins and ended requests run in the time that counts: a stopped engine makes none of them overdue.
         now_ns = sample.now_ns if sample.status_then is ReadStatus.IDLE else sample.clock_ns
         audit = self.reader.audit(now_ns)
@@ -166,13 +168,17 @@ class LedgerSource:
         quiet = audit.quiescent and audit.published_seq == sample.published_seq
         self._violations.update(counts(sample, audit), quiet=quiet, clock=self._clock, grace=grace, final=final)
         self._judge(audit, sample, grace, final)
+        limits, registry = self.reader.head.limits, Registry(audit.slots, self.summaries.records(), sample.tenants)
+        active = sample.stats.gauge("active_blocks")
         findings = self._book.assemble(
             self._leaks.open,
             clock=clock_of(sample),
             events=self.events.records(),
-            registry=Registry(audit.slots, self.summaries.records(), sample.tenants),
+            registry=registry,
+            available_blocks=None if active is None else max(0, limits.capacity_blocks - int(active)),
         )
-        return facts, findings
+        sharing = sharing_view(self.reader.prefix_accounts(), sample.stats, limits)
+        return facts, findings, notes_of(Sources(facts, limits.capacity_blocks, sharing), registry)
 
     def _judge(self, audit: Audit, sample: Sample, grace: Grace, final: bool) -> None:
         found = suspects(audit, limit=MOST_SUSPECTS)

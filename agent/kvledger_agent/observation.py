@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, Reason, Verdict
+from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, NoteKind, Reason, Verdict
 from kvledger_agent.sharing_account import SharingView
 from kvledger_agent.verdict.request_time import RequestTime
 
@@ -185,12 +185,38 @@ class RequestRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The lifecycle event with which a request should have given its blocks back: what the engine said it did.
+
+    `blocks` are those it held at `cancelled`, `finished` and `preempted`, and those it gave back at `released`.
+    """
+
+    event: str
+    seq: int
+    clock_ns: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What is legitimate and worth knowing. `request` is the one it is about, if it is about one."""
+
+    kind: NoteKind
+    evidence: str
+    blocks: int | None
+    request: RequestRef | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What is seen to be wrong, with its evidence: blocks of one kind, one owner and one publication.
 
     `owner` is set only if it is proven; otherwise `candidates` are the requests that may have done it and `known` says
     why no more is known. `blocks` lists at most `MAX_LISTED` of `block_count` ids. Times are of the ledger clock:
     `since` the publication that first showed it, `found` when it became a finding, `seen` when it last showed.
+    `release` is the event that should have released the owner's blocks, None where it is not known. `blocks_per_minute`
+    and `seconds_to_exhaustion` are of all findings of the kind: how they grow, and how long free and cached blocks last
+    at that; None while that is not known or nothing grows.
     Of a scraped engine, `block_count` may be unknown, `seq` numbers the scrapes, times are of the agent's monotonic
     clock, and `blind` says what this engine cannot tell about it; it is None for a ledger, which tells all there is.
     """
@@ -207,7 +233,9 @@ class Finding:
     owner: RequestRef | None
     candidates: tuple[RequestRef, ...]
     known: str
+    release: Release | None = None
     blocks_per_minute: float | None = None
+    seconds_to_exhaustion: float | None = None
     certainty: Certainty = Certainty.CERTAIN
     blind: str | None = None
 
@@ -257,6 +285,7 @@ class Observation:
     grace_seconds: float | None = None
     verdict: VerdictView | None = None
     sharing: SharingView | None = None
+    notes: tuple[Note, ...] | None = None
     judged: tuple[FindingKind, ...] = LEDGER_KINDS
     source: str = LEDGER
 

@@ -29,6 +29,7 @@ def console() -> Console:
 def engine_panel(observation: Observation) -> RenderableType:
     """One engine on one screen."""
     parts: list[RenderableType] = [_verdict(observation), _numbers(observation)]
+    parts += [Text(f"note: {note.kind.word}  {note.evidence}", style="yellow") for note in observation.notes or ()]
     if observation.findings:
         parts.append(findings_table(observation.findings))
     return Panel(Group(*parts), title=_title(observation), title_align="left")

@@ -62,8 +62,24 @@ def _findings_at(findings: Iterable[Finding], width: int) -> Table:
 def _known(finding: Finding) -> str:
     """What is known; of a scraped engine, also how sure it is and what cannot be told."""
     if finding.blind is None:
-        return finding.known
+        return "\n".join(filter(None, (finding.known, _release(finding), _growth(finding))))
     return f"{finding.certainty.word}: {finding.known}\ncannot tell: {finding.blind}"
+
+
+def _release(finding: Finding) -> str:
+    """What should have released the blocks."""
+    release = finding.release
+    if release is None:
+        return ""
+    return f"to be released by `{release.event}` in publication {release.seq}, which says {release.blocks} blocks"
+
+
+def _growth(finding: Finding) -> str:
+    """How findings of the kind grow, if they do."""
+    if not finding.blocks_per_minute or finding.seconds_to_exhaustion is None:
+        return ""
+    lasts = seconds_text(finding.seconds_to_exhaustion)
+    return f"{finding.blocks_per_minute:+.1f} blocks/min of this kind: nothing is left in {lasts}"
 
 
 def _requests_at(largest: Sequence[RequestRow], width: int) -> Table:

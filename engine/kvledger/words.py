@@ -198,6 +198,13 @@ SYMPTOM_KINDS = tuple(kind for kind in FindingKind if kind >= FindingKind.IDLE_H
 """What a scraped page can show."""
 
 
+class NoteKind(Word):
+    """What is worth knowing of an engine and is no fault: docs/findings.md."""
+
+    PREFIX_PINNING = 0
+    SHARING_COSTS_MORE = 1
+
+
 class Certainty(Word):
     """How sure a finding is: proven by what is seen, hardly explained otherwise, or one explanation of several."""
 

@@ -113,7 +113,7 @@ def test_a_sign_holds_a_value_and_not_a_name_alone(sign: str, shown: str, not_sh
 
 # -- in real scenes ---------------------------------------------------------------------------------------------------
 
-TROUBLE = re.compile(r"│ (leaking|stalled|frozen) |not_a_ledger: ")
+TROUBLE = re.compile(r"│ (leaking|stalled|frozen)[: ]|not_a_ledger: ")
 """What `kvledger status` and `kvledger snapshot` end with exit code 1 for."""
 
 

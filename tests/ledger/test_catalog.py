@@ -38,7 +38,7 @@ EXPECTED = frozenset(
     prefix_queried_tokens_total prefix_hit_tokens_total
     evictions_total cow_copies_total cow_bytes_total sharing_overhead_seconds_total prompt_tokens_total
     generation_tokens_total block_seconds_total cost_total allocation_failures_total
-    findings invariant_violations verdict verdict_reason verdict_share
+    findings notes invariant_violations verdict verdict_reason verdict_share
     engine_up engine_closed engine_heartbeat_age_seconds engine_idle engine_steps_total engine_restarts_total
     build_info capability
     agent_source_success agent_source_duration_seconds agent_source_age_seconds agent_events_lost_total
@@ -87,6 +87,7 @@ OWN_LABELS = {
     "preempted_blocks_total": ("fate",),
     "swapped_blocks_total": ("direction",),
     "findings": ("kind",),
+    "notes": ("kind",),
     "invariant_violations": ("invariant",),
     "verdict": ("verdict",),
     "verdict_reason": ("verdict_reason",),

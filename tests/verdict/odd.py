@@ -42,6 +42,7 @@ class Odd:
         self._chance, self._number, self._prompt, self._tokens = random.Random(1), 0, prompt, tokens
         for _ in range(clients):
             self.send()
+        print("ready", flush=True)
 
     def send(self) -> None:
         """One request with a prompt of its own."""
@@ -128,7 +129,6 @@ def main(directory: str, kind: str) -> None:
     """Run one kind until the input closes."""
     closed = threading.Event()
     threading.Thread(target=_close, args=(closed,), daemon=True).start()
-    print("ready", flush=True)
     KINDS[kind](Path(directory), closed)
 
 

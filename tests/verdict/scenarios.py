@@ -237,10 +237,10 @@ COMPUTE = (
     Scenario(
         name="prompts that take half a second",
         reason=R.COMPUTE,
-        says="2 ms per prompt token, two prompts a second: who arrives waits for the step that runs",
+        says="2 ms per prompt token, three prompts a second: who arrives waits for the step that runs",
         neighbours=(R.TOKEN_BUDGET, R.LIGHT),
         flags="--blocks 1024 --step-time base=10ms,token=2ms",
-        streams=(Stream(rate=2, prompt=220, tokens=2),),
+        streams=(Stream(rate=3, prompt=220, tokens=2),),
     ),
 )
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kvledger.words import Reason
+from tests.verdict.__main__ import REPORT
 from tests.verdict.live import Outcome, run
+from tests.verdict.report import reasons_table, replaced
 from tests.verdict.scenario import Scenario
 from tests.verdict.scenarios import SCENARIOS
 
@@ -54,9 +57,16 @@ def test_every_scenario_is_taken_for_what_it_is(name: str) -> None:
     assert outcome.reason == outcome.scenario.reason.word, (outcome.said, outcome.last)
 
 
+def test_the_page_shows_the_reasons_as_they_are_and_every_scenario() -> None:
+    page = REPORT.read_text()
+
+    assert replaced(page, "reasons", reasons_table()) == page, "python -m tests.verdict writes it anew"
+    assert all(f"| {name}: " in page for name in BY_NAME)
+
+
 def test_each_reason_has_two_scenarios_or_more_and_each_scenario_its_neighbours() -> None:
     reasons = [scenario.reason for scenario in SCENARIOS]
 
     assert len(BY_NAME) == len(SCENARIOS) >= 25
-    assert all(reasons.count(reason) >= 2 for reason in set(reasons))
+    assert all(reasons.count(reason) >= 2 for reason in Reason)
     assert all(scenario.neighbours and scenario.reason not in scenario.neighbours for scenario in SCENARIOS)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from kvledger import catalog
 from kvledger.families.family import Family, Kind, Scope
 from kvledger.status import ReadStatus
-from kvledger.words import BlockState, Reason, Verdict
+from kvledger.words import BlockState, NoteKind, Reason, Verdict
 from kvledger_agent.observation import (
     LEDGER,
     GroupView,
@@ -126,6 +126,13 @@ def _findings(o: Observation) -> Series | None:
     return _by_word({kind.word: kinds.count(kind) for kind in o.judged})
 
 
+def _notes(o: Observation) -> Series | None:
+    if o.notes is None:
+        return None
+    kinds = [note.kind for note in o.notes]
+    return _by_word({kind.word: kinds.count(kind) for kind in NoteKind})
+
+
 def _closed(o: Observation) -> Series | None:
     return None if o.liveness.up is None or o.source != LEDGER else _one(o.liveness.status == ReadStatus.CLOSED)
 
@@ -184,6 +191,7 @@ _VALUES: Mapping[str, Callable[[Observation], Answer]] = {
     "scorecard_ttft_p95_seconds": _figure(ttft_p95_seconds, "time_to_first_token"),
     "scorecard_cost_per_request": _figure(cost_per_request, "cost_total", "requests_total"),
     "findings": _findings,
+    "notes": _notes,
     "invariant_violations": lambda o: None if o.violations is None else _by_word(o.violations),
     "verdict": _verdict,
     "verdict_reason": _reason,

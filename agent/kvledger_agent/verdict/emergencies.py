@@ -64,9 +64,25 @@ def _gone(sample: Sample) -> str:
 
 
 def _what_is_wrong(findings: tuple[Finding, ...], violations: Mapping[str, float]) -> str:
-    blocks: dict[FindingKind, int] = {}
+    by_kind: dict[FindingKind, list[Finding]] = {}
     for finding in findings:
-        blocks[finding.kind] = blocks.get(finding.kind, 0) + (finding.block_count or 0)
-    parts = [f"{kind.word} on {count} blocks" for kind, count in blocks.items()]
+        by_kind.setdefault(finding.kind, []).append(finding)
+    parts = [_one_kind(kind, alike) for kind, alike in by_kind.items()]
     parts += [f"the count of {name} blocks is off by {off:+.0f}" for name, off in violations.items() if off]
     return "; ".join(parts)
+
+
+def _one_kind(kind: FindingKind, alike: list[Finding]) -> str:
+    """Findings of one kind in words: blocks, whose, how they ended, what should have released them, growth."""
+    blocks, first = sum(finding.block_count or 0 for finding in alike), alike[0]
+    told = f"{kind.word} on {blocks} blocks"
+    owner, release = first.owner, first.release
+    if owner is not None:
+        ended = f", {owner.ended}" if owner.ended else ""
+        more = f" and {len(alike) - 1} others" if len(alike) > 1 else ""
+        told += f" of request {owner.serial} (tenant {owner.tenant}{ended}){more}"
+    if release is not None:
+        told += f", to be released by `{release.event}` in publication {release.seq}"
+    if first.blocks_per_minute and first.seconds_to_exhaustion is not None:
+        told += f", {first.blocks_per_minute:+.1f} a minute: nothing is left in {first.seconds_to_exhaustion:.0f} s"
+    return told

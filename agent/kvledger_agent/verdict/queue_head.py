@@ -15,6 +15,7 @@ from kvledger_agent.needs import blocks_of
 class QueueHead:
     """Requests that wait for the pool: what the first of them needs, what there is, and who behind it would fit.
 
+    Who needs more than half as much as the head is no smaller one that it holds up: they are of a kind.
     `room_blocks` are free and cached blocks less what running prefills still need and what admission keeps free.
     """
 
@@ -38,7 +39,7 @@ def queue_head(sample: Sample, available_blocks: int) -> QueueHead | None:
         waiting=len(waiting),
         head_blocks=int(needed[0]),
         room_blocks=room,
-        fitting=int(np.count_nonzero(needed[1:] <= room)) if needed[0] > room else 0,
+        fitting=int(np.count_nonzero(needed[1:] <= min(room, needed[0] // 2))) if needed[0] > room else 0,
     )
 
 

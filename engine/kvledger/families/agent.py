@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvledger.families.build import agent_row, gauge
 from kvledger.families.family import Family, Kind, Label, Source
-from kvledger.words import FindingKind, Reason, Verdict, WaitCause
+from kvledger.words import FindingKind, NoteKind, Reason, Verdict, WaitCause
 
 _PART = Label("part", (*(f"wait_{word}" for word in WaitCause.words()), "prefill", "decode", "other"))
 _SOURCE = Label("source", None)
@@ -15,6 +15,13 @@ FINDINGS: tuple[Family, ...] = (
         "Open findings by what the ledger shows.",
         "",
         Label("kind", FindingKind.words()),
+        source=Source.AGENT,
+    ),
+    gauge(
+        "notes",
+        "What is worth knowing and no fault, by kind: one while it is so, else zero.",
+        "",
+        Label("kind", NoteKind.words()),
         source=Source.AGENT,
     ),
     gauge(
