@@ -10,7 +10,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install debian up test test-vllm lint format bench reliability alert-drills board-drill board-picture
+.PHONY: help install debian up test test-vllm lint format bench reliability verdict alert-drills board-drill board-picture
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed ba
 
 reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
 	$(BIN)/python -m tests.reliability $(ARGS)
+
+verdict: $(INSTALLED) ## every scenario of the verdict, live and twice; writes docs/verdict.md (about ten minutes)
+	$(BIN)/python -m tests.verdict $(ARGS)
 
 board-drill: $(INSTALLED) debian ## every query of the boards in every scenario of the verdict (minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m drill tests/dashboards $(ARGS)

@@ -34,8 +34,7 @@ def reasons_table() -> str:
     """The table of `kvledger.reasons`."""
     rows = ["| reason | verdict | action | what it says |", "|---|---|---|---|"]
     for row in ROWS:
-        actions = " or ".join(f"`{action.word}`" for action in row.actions)
-        rows.append(f"| `{row.reason.word}` | `{row.verdict.word}` | {actions} | {row.says} |")
+        rows.append(f"| `{row.reason.word}` | `{row.verdict.word}` | `{row.action.word}` | {row.says} |")
     return "\n".join(rows)
 
 

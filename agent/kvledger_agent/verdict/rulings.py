@@ -13,11 +13,10 @@ SECOND_LOOK = "a second look"
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """One judgement. `asks` is the action where it is not the reason's usual one; `missing` names unknown signals."""
+    """One judgement. `missing` names unknown signals."""
 
     reason: Reason
     evidence: str
-    asks: Action | None = None
     missing: tuple[str, ...] = ()
 
     @property
@@ -27,8 +26,8 @@ class Ruling:
 
     @property
     def action(self) -> Action:
-        """The one action."""
-        return BY_REASON[self.reason].action if self.asks is None else self.asks
+        """The reason's action."""
+        return BY_REASON[self.reason].action
 
 
 def percent(share: float | None) -> str:

@@ -84,4 +84,4 @@ def _verdicts() -> Words:
 
 
 def _actions() -> Words:
-    return Words(text={_word(row): ", or ".join(ACTIONS[action] for action in row.actions) for row in ROWS})
+    return Words(text={_word(row): ACTIONS[row.action] for row in ROWS})
