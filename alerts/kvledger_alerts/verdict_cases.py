@@ -31,7 +31,7 @@ def _peak(alert: str, verdict: str, reason: str) -> Case:
         alert=alert,
         title=f"{verdict} for some minutes: a peak",
         series=_ruled(verdict, {reason: values}, values),
-        moments=silent("25m", "30m", "40m"),
+        moments=silent("25m", "27m", "30m", "40m"),
         interval_seconds=MINUTE,
     )
 

@@ -262,7 +262,7 @@ def test_a_frozen_engine_is_frozen_in_its_recording_for_as_long_as_it_was_then(
 
     assert run(status.COMMAND, "--ledger", tmp_path / "r") == 1
 
-    screen = capsys.readouterr().out
+    screen = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "no heartbeat for 9.0 s" in screen
     assert "9.0 s before" in screen
     assert "frozen then" in screen

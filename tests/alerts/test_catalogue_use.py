@@ -12,6 +12,7 @@ from tests.dashboards.boards import annotation_queries, panel_queries
 
 AD_HOC: dict[str, str] = {
     "length_tokens": "before launch, to plan concurrency at length percentiles (launch-checklist.md)",
+    "notes": "where a verdict names shared prefixes: status and explorer say what is noted, and of which prefix",
     "swapped_blocks_total": "where --preemption swap is on, to see what it copies",
 }
 """Families by their name in the catalogue, and when somebody asks for them by hand. Delete a line once a board or a

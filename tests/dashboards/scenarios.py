@@ -73,9 +73,9 @@ def provoke(live: Live) -> None:
     firing = 'ALERTS{{alertname="{}",engine="{}",alertstate="firing"}}'
     live.wait_for({alert: firing.format(alert, engine) for alert, engine in alerts.items()})
     live.engines["again"] = live.engine("dead")
+    live.wait_for({"restart": 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0'})
     # Its room is in pieces soon: runs that grow are what the paged engine's allocations never fail of.
     live.load("again", "--profile", "storm", "--rate", "10", "--length-scale", "0.5")
-    live.wait_for({"restart": 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0'})
 
 
 def stall(live: Live, first_token: int = 1) -> None:

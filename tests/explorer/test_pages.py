@@ -35,7 +35,8 @@ def test_the_overview_has_the_gravest_engine_first_with_action_and_evidence(
     assert [title.value.replace("\\", "") for title in app.subheader] == ["leaking:0", "pressed:0"]
     said = text(app)
     assert "**Fix the leak:** excess_reference on" in said
-    assert "**No action known:** nothing leaks, hangs or stalls" in said
+    # Too small a pool and too few slots, now the one, now the other.
+    assert re.search(r"\*\*[A-Z][a-z ]+:\*\* \d+ % of request time is waiting for ", said), said
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ COMMANDS = {
     "agent": "kvledger_agent.commands.agent:COMMAND",
     "completion": "kvledger_agent.completion:COMMAND",
     "doctor": "kvledger_agent.commands.doctor:COMMAND",
+    "drill": "kvledger_agent.drill.command:COMMAND",
     "engine": "kvledger_engine.command:COMMAND",
     "explorer": "kvledger_dashboards.explorer.command:COMMAND",
     "load": "kvledger_agent.load.command:COMMAND",
@@ -30,10 +31,11 @@ COMMANDS = {
     "snapshot": "kvledger_agent.commands.snapshot:COMMAND",
     "status": "kvledger_agent.commands.status:COMMAND",
     "up": "kvledger_agent.commands.up:COMMAND",
+    "waits": "kvledger_agent.commands.waits:COMMAND",
 }
 EXTRAS = {
     "agent": {"aiohttp", "rich", "shtab"},
-    "engine": {"aiohttp", "jinja2", "msgspec", "safetensors", "tokenizers", "torch"},
+    "engine": {"aiohttp", "jinja2", "msgspec", "numba", "safetensors", "tokenizers", "torch"},
     "kernels": {"triton"},
     "otlp": {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk", "requests"},
     "alerts": {"pyyaml"},

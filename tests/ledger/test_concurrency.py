@@ -83,7 +83,7 @@ def test_no_stable_block_is_suspected_under_a_busy_writer_and_events_are_whole(m
             assert (records["event"] > 0).all()
     assert writer.poll() is None
     assert audits > 50, f"only {audits} audits in {SECONDS} s"
-    assert moving > audits // 2, "the writer stood still"
+    assert moving > 50, f"the writer published between only {moving} of {audits} audits"
     assert unstable > 0, "no block ever changed under an audit: the stamps were not put to the test"
 
 
