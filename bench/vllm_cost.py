@@ -31,10 +31,11 @@ from tests.vllm.bare import BareScheduler
 from tests.vllm.model import save_tiny_llama
 from tests.vllm.toggle import take_out
 
-RUNNING, BLOCKS, BIG_POOL_BLOCKS = 256, 20_001, 100_001
+RUNNING, BLOCKS, BIG_POOL_BLOCKS = 256, 40_001, 100_001
 STEPS, SETTLING_STEPS = 100, 40
 ADDED_BAR_US, SHARE_BAR, LEDGER_BAR_BYTES = 100.0, 0.03, 32 << 20
 _WARM_STEPS, _LONGEST_TOKENS, _MANY_REQUESTS = 40, 1800, 1 << 14
+_ON_THE_WAY = 16
 Part = TypeVar("Part")
 
 
@@ -58,11 +59,15 @@ class Load:
 
     def run(self, steps: int) -> float:
         """Microseconds of processor time that each step's schedule and update took."""
-        self._fill()
         before = self.bare.control_ns
         for _ in range(steps):
+            self._fill()
             self.bare.step()
         self._left -= steps
+        if len(self.bare.scheduler.running) < RUNNING - _ON_THE_WAY:
+            raise SystemExit(
+                f"{len(self.bare.scheduler.running)} requests run, not about {RUNNING}: give it more blocks"
+            )
         return (self.bare.control_ns - before) / steps / 1e3
 
     def _fill(self) -> None:
@@ -162,8 +167,8 @@ def main(arguments: list[str]) -> int:
         model = directory / "model"
         save_tiny_llama(model)
         machine = this_machine()
-        steady = measure(model, directory, effort.rounds(24, 6), renew=False)
-        changing = measure(model, directory, effort.rounds(16, 6), renew=True)
+        steady = measure(model, directory, effort.rounds(60, 6), renew=False)
+        changing = measure(model, directory, effort.rounds(30, 6), renew=True)
         size = ledger_bytes(model, directory)
     finally:
         shutil.rmtree(directory)
