@@ -139,6 +139,15 @@ def test_refusals_by_a_quota_are_no_overload_and_a_full_queue_for_want_of_slots_
     assert rule(slots).reason is Reason.BATCH_SLOTS
 
 
+def test_an_engine_without_work_says_how_much_room_it_has() -> None:
+    ruling = rule(replace(waiting(), idle=True, running=0.0, waiting=0.0, room=1.0))
+
+    assert (ruling.reason, ruling.evidence) == (
+        Reason.LIGHT,
+        "no work is there; 100 % of the pool is free or cached",
+    )
+
+
 def told(reason: Reason) -> Ruling:
     return Ruling(reason, reason.word)
 

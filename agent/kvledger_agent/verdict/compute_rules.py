@@ -31,8 +31,9 @@ def idle_or_full(signals: Signals, limits: Thresholds) -> Ruling:
     """Nobody waits long. Without the times of steps a busy engine may still be bound by its compute."""
     if signals.room is not None and signals.room < limits.room:
         return Ruling(Reason.FULL_USE, f"{percent(signals.used)} of the pool is held, and nobody waits long")
+    room = "" if signals.room is None else f"; {percent(signals.room)} of the pool is free or cached"
     if signals.idle or (signals.running == 0 and not signals.waiting):
-        return Ruling(Reason.LIGHT, "no work is there")
+        return Ruling(Reason.LIGHT, f"no work is there{room}")
     if signals.model is None and signals.running:
         told = f"nobody waits long ({signals.running:.0f} run)"
         if signals.span_seconds < LEAST_SECONDS:
@@ -40,5 +41,4 @@ def idle_or_full(signals: Signals, limits: Thresholds) -> Ruling:
             return Ruling(Reason.MISSING_SIGNALS, f"{told}; {why}", missing=(SECOND_LOOK,))
         why = "whether the model is the limit is not reported"
         return Ruling(Reason.MISSING_SIGNALS, f"{told}; {why}", missing=("step times",))
-    room = "" if signals.room is None else f"; {percent(signals.room)} of the pool is free or cached"
     return Ruling(Reason.LIGHT, f"nobody waits long{room}")
