@@ -12,7 +12,7 @@ GRAVITY = ("frozen", "stalled", "leaking", "unknown", "compute_bound", "schedule
 LEAST_SHARE = 0.01
 _COLOURS = {"healthy": "green", "leaking": "red", "frozen": "red", "stalled": "red", "unknown": "gray"}
 _ACTIONS = {
-    "none": "No action known",
+    "none": "No action",
     "scale_out": "Scale out",
     "throttle": "Throttle",
     "change_block_policy": "Change the block policy",
