@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.children import END_SECONDS, ROOT, SOURCES
@@ -43,6 +43,9 @@ def asking(module: str, *arguments: str, log: Path) -> Iterator[tuple[Asked, str
     def answer() -> str:
         line = answered.readline()
         if not line:
+            # It closes its output first, and says its last words after that.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
             raise BenchError(f"{module} ended: {' '.join(log.read_text().split()[-40:])}")
         return line
 
