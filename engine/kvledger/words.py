@@ -82,6 +82,10 @@ class FinishReason(Word):
     ENGINE_ERROR = 6
 
 
+TURNED_AWAY = 255
+"""In place of a finish reason, of a request that had been taken in and was refused as `queue_timeout`."""
+
+
 class CancelCause(Word):
     """Who cancelled a request: its client went away, or the API was told to."""
 

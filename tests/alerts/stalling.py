@@ -1,4 +1,5 @@
-"""`python -m tests.alerts.stalling DIRECTORY [MODE]`: an engine that publishes and whose requests no longer move.
+"""`python -m tests.alerts.stalling DIRECTORY [MODE [NAME]]`: an engine that publishes, and whose requests no longer
+move.
 
 The reference engine has no such defect to switch on: here its loop is left alone after one step, and only publishes.
 Before that, MODE may make of its requests what other engines let happen: `finishing`, one that has ended and keeps its
@@ -25,9 +26,9 @@ from kvledger_engine.messages import NewRequest
 PUBLISH_SECONDS = 0.05
 
 
-def main(directory: str, mode: str = "stalled") -> None:
+def main(directory: str, mode: str = "stalled", name: str = "engine") -> None:
     """One request runs, one waits for the pool, and nothing happens until the input closes."""
-    config = EngineConfig.from_mapping({"engine": "engine", "capacity_blocks": 16, "block_size_tokens": 8})
+    config = EngineConfig.from_mapping({"engine": name, "capacity_blocks": 16, "block_size_tokens": 8})
     ledger = Ledger.create(Path(directory), config.limits())
     model = CellModel(
         capacity_blocks=config.capacity_blocks,
