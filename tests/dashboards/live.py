@@ -38,7 +38,9 @@ AGENT = (
 )
 PAGE, SCRAPED = PAGES / "vllm-0.32-busy.prom", "vllm"
 """A page that is served as it is, as that of an engine that only has a page."""
-ENGINES = {*SETTINGS, SCRAPED, STALLED, cramped.NAME}
+HELD = "held"
+"""An engine whose requests no longer move: one has ended and keeps its blocks, one never fits, three share a prefix."""
+ENGINES = {*SETTINGS, SCRAPED, STALLED, cramped.NAME, HELD}
 BROKEN = "broken.0.00000001.kvledger"
 """A ledger that is none."""
 
@@ -84,6 +86,7 @@ class Live(Answers):
         scraped = self._servers.enter_context(serving({"/metrics": PAGE.read_bytes()}))
         children = {name: self._engine(name) for name in SETTINGS}
         self._servers.enter_context(_cramped(self.ledgers))
+        self._servers.enter_context(left_alone(self.ledgers, HELD, HELD))
         self._servers.enter_context(left_alone(self.ledgers, "stalled", STALLED))
         self.agent = self._agent(scraped.url).first_line(READY_SECONDS)["url"]
         server = Prometheus(self.directory / "prometheus", agent=self.agent, parameters=PARAMETERS)
