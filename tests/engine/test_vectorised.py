@@ -27,7 +27,7 @@ TENANTS = ("a", "b", "c")
 OURS = ("/kvledger/", "/kvledger_engine/")
 QUOTAS = {
     "tenants": {"a": {"weight": 2, "reserved_blocks": 50}, "b": {"max_blocks": 400}, "c": {"priority": 1}},
-    "classes": {"interactive": {"may_preempt": False, "step_tokens": 1024}, "batch": {"reuse_window": 4}},
+    "classes": {"interactive": {"may_preempt": False, "step_tokens": 1024}, "batch": {"reuse_window": 1}},
 }
 
 
