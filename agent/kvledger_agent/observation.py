@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.reasons import BY_REASON
 from kvledger.words import LEDGER_KINDS, Action, Certainty, FindingKind, NoteKind, Reason, Verdict
 from kvledger_agent.sharing_account import SharingView
 from kvledger_agent.verdict.request_time import RequestTime
@@ -260,6 +261,11 @@ class VerdictView:
     missing: tuple[str, ...] = ()
     request_time: RequestTime | None = None
     window_seconds: float | None = None
+
+    @property
+    def to_do(self) -> str:
+        """What somebody on call does now, in a sentence."""
+        return BY_REASON[self.reason].to_do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
