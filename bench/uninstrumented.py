@@ -19,6 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import hashes
 from kvledger.blockseconds import BlockSeconds
 from kvledger.peaks import Peaks
 from kvledger.stats import Histogram, HistogramSpan, Stats, StatsPlan
@@ -196,5 +197,6 @@ def bare_engine(directory: Path, config: EngineConfig, compute: Compute) -> tupl
     with _substituted():
         ledger = _BareLedger.create(directory, config.limits())
         loop = EngineLoop(config, ledger, compute)
+    hashes.pin(loop.cache)
     loop._observe_phases = _observe_nothing
     return ledger, loop
