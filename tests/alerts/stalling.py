@@ -27,7 +27,7 @@ PUBLISH_SECONDS = 0.05
 
 def main(directory: str, mode: str = "stalled") -> None:
     """One request runs, one waits for the pool, and nothing happens until the input closes."""
-    config = EngineConfig.from_mapping({"engine": "engine", "capacity_blocks": 16, "block_size_tokens": 8})
+    config = EngineConfig(capacity_blocks=16, block_size_tokens=8)
     ledger = Ledger.create(Path(directory), config.limits())
     model = CellModel(
         capacity_blocks=config.capacity_blocks,

@@ -47,17 +47,6 @@ def test_what_no_ledger_can_hold_is_refused_by_the_ledger() -> None:
         EngineConfig(engine="../etc")
 
 
-def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one() -> None:
-    with pytest.raises(BadConfig, match="did you mean 'max_num_seqs'"):
-        EngineConfig.from_mapping({"max_num_seq": 3})
-    with pytest.raises(BadConfig, match="known keys: engine, model"):
-        EngineConfig.from_mapping({"zzz": 3})
-
-
-def test_a_mapping_gives_the_same_configuration_as_its_keys() -> None:
-    assert EngineConfig.from_mapping({"capacity_blocks": 9, "seed": 4}) == EngineConfig(capacity_blocks=9, seed=4)
-
-
 def test_a_ledger_can_be_made_from_the_defaults_and_holds_every_table_there_can_be() -> None:
     config = EngineConfig()
     limits = config.limits()

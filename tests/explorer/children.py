@@ -54,7 +54,7 @@ def serve(directory: str, name: str, fault: FaultPlan | None, *, steps_per_arriv
         "max_model_len_tokens": 2048,
         "max_waiting": 60,
     }
-    config = EngineConfig.from_mapping(sizes | options)
+    config = EngineConfig(**sizes | options)
     cells = CellModel(
         capacity_blocks=config.capacity_blocks,
         block_size_tokens=config.block_size_tokens,
