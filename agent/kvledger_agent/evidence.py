@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvledger.audit import Audit
 from kvledger.snapshot import SlotTable
 from kvledger.words import CancelCause, Event, FindingKind, FinishReason
-from kvledger_agent.observation import Release, RequestRef
+from kvledger_agent.finding import Release, RequestRef
 
 MAX_CANDIDATES = 16
 _UNWATCHED = (

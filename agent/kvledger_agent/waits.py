@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvledger.snapshot import HistogramValue, Sample
+from kvledger.snapshot import Sample
+from kvledger.statsview import HistogramValue
 from kvledger.views import F64
 from kvledger.words import RequestClass, WaitCause
 from kvledger_agent.evidence import text

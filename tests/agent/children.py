@@ -157,7 +157,7 @@ def _config(engine: str, **options: object) -> EngineConfig:
         "max_model_len_tokens": 128,
         "max_waiting": 32,
     }
-    return EngineConfig.from_mapping(sizes | {"engine": engine} | options)
+    return EngineConfig(**sizes | {"engine": engine} | options)
 
 
 def _cells(config: EngineConfig) -> CellModel:

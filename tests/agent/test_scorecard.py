@@ -276,6 +276,8 @@ def test_command_and_api_give_the_same_card(memory: Path, spawn: Spawn) -> None:
 
     assert (done.returncode, status) == (1, 200)
     assert "bad:0  not_a_ledger" in done.stderr
-    assert json.loads(done.stdout) == {"engines": [document]}
+    found = json.loads(done.stdout)
+    assert found["engines"] == [document]
+    assert [lost["id"] for lost in found["unreadable"]] == ["bad:0"]
     assert isinstance(document, dict)
     assert (document["peak_active_blocks"], document["rejected"], document["concurrency"]["reached"]) == (24, 47, 6)

@@ -36,7 +36,7 @@ DRILLED = Parameters(
 """Minutes are fractions of a second, days are minutes; what needs a volume takes a small one. Rates are over 15 s: an
 exporter that fails tries again only every few seconds."""
 SCRAPES_BEFORE = 40
-WATCHING = ("--verdict-window", "3", "--interval-seconds", "0.5")
+WATCHING = ("--verdict-window-seconds", "3", "--interval-seconds", "0.5")
 
 
 @dataclass(frozen=True)

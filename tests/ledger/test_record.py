@@ -23,8 +23,9 @@ from kvledger.reader import Reader, probe
 from kvledger.record import Saved, record
 from kvledger.recording import is_recording
 from kvledger.segment import epochs
-from kvledger.snapshot import ReadStatus, Sample, SlotTable
+from kvledger.snapshot import Sample, SlotTable
 from kvledger.source import MemorySource
+from kvledger.status import ReadStatus
 from kvledger.words import FindingKind, RequestState
 from kvledger.writer import Ledger
 from tests.ledger.conftest import Spawn
