@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.steptime import StepTime, TimedCompute
+from tests.children import input_closed
 from tests.ledger.toy import Toy, toy_limits
 
 
@@ -33,7 +33,7 @@ def hold(directory: str, engine: str, rank: str) -> None:
 
 def work(directory: str) -> None:
     """An engine that serves request after request on the real clock, until the input closes; then it closes."""
-    stop = _input_closed()
+    stop = input_closed()
     config = _config("work")
     ledger = Ledger.create(Path(directory), config.limits(), allow_disk=True)
     loop = EngineLoop(config, ledger, TimedCompute(_cells(config), StepTime(base=0.002), ledger.clock))
@@ -115,7 +115,7 @@ def crawl(directory: str) -> None:
 
 def leak(directory: str) -> None:
     """An engine that leaks the blocks of one cancelled request and goes on working until the input closes."""
-    stop = _input_closed()
+    stop = input_closed()
     config = _config("leak", prefix_caching=False)
     ledger = Ledger.create(Path(directory), config.limits(), allow_disk=True)
     fault = FaultPlan(FaultKind.SKIPPED_FREE)
@@ -134,18 +134,6 @@ def leak(directory: str) -> None:
         while loop.has_work:
             loop.step()
     loop.close()
-
-
-def _input_closed() -> threading.Event:
-    """An event that is set once nobody writes to our input any more."""
-    closed = threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        closed.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return closed
 
 
 def _config(engine: str, **options: object) -> EngineConfig:

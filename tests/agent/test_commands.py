@@ -30,8 +30,8 @@ from kvledger_agent.errors import UsageError
 from kvledger_agent.one_ledger import NoLedger
 from kvledger_agent.screen import engine_panel
 from kvledger_agent.tables import instant_text
-from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
 from tests.agent.rig import ToyWatch
+from tests.children import ENVIRONMENT, ROOT, Spawn
 from tests.ledger.toy import toy_limits
 
 CHILDREN = "tests.agent.children"

@@ -32,8 +32,8 @@ from kvledger_agent.plain import plain
 from kvledger_agent.scorecard import Scorecard, quantile, ratio, scorecard
 from kvledger_agent.scorecard_table import COLUMNS, scorecard_table
 from kvledger_engine.messages import NewRequest
-from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
 from tests.agent.rig import EngineWatch, source_over
+from tests.children import ENVIRONMENT, ROOT, Spawn
 
 CHILDREN = "tests.agent.children"
 GOLDEN = Path(__file__).parents[1] / "golden" / "scorecard.txt"

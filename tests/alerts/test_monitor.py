@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from kvledger_alerts.monitor.command import WEBHOOK_VARIABLE
 from kvledger_alerts.rules import alert_names
 from tests.alerts.stack import ask, wait_for
 from tests.alerts.test_versions import MOUNTED, mounted
+from tests.children import memory_directory
 from tests.reliability.processes import AgentProcess
 
 pytestmark = [
@@ -94,9 +94,7 @@ def all_gone(children: list[psutil.Process]) -> bool:
 
 @pytest.fixture(name="watching", scope="module")
 def monitor_of_an_agent() -> Iterator[Monitor]:
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory)
+    with memory_directory() as directory, ExitStack() as stack:
         agent = stack.enter_context(AgentProcess(directory))
         with patch.dict(os.environ, {WEBHOOK_VARIABLE: HOOK}):
             started = stack.enter_context(monitor("--agent", agent.url, "--runbook-base", RUNBOOK))

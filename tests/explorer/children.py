@@ -19,6 +19,7 @@ from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.steptime import StepTime, TimedCompute
+from tests.children import input_closed
 
 EVIL_TENANT = "![x](http://192.0.2.1/x.png)<img src='http://192.0.2.1/y.png'>"
 CAPACITY_BLOCKS = 1600
@@ -97,18 +98,6 @@ def request(number: int) -> NewRequest:
         request_class=("default", "interactive", "batch")[number % 3],
         temperature=0.0,
     )
-
-
-def input_closed() -> threading.Event:
-    """An event that is set once nobody writes to our input any more."""
-    closed = threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        closed.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return closed
 
 
 def explorer(*arguments: str) -> None:

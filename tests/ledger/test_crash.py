@@ -15,7 +15,7 @@ from kvledger.snapshot import Sample
 from kvledger.source import MemorySource
 from kvledger.status import ReadStatus
 from kvledger.writer import Ledger
-from tests.ledger.conftest import Spawn
+from tests.children import Spawn
 from tests.ledger.toy import toy_limits
 
 pytestmark = [pytest.mark.needs("tmpfs")]

@@ -28,7 +28,7 @@ from kvledger.source import MemorySource
 from kvledger.status import ReadStatus
 from kvledger.words import FindingKind, RequestState
 from kvledger.writer import Ledger
-from tests.ledger.conftest import Spawn
+from tests.children import Spawn
 from tests.ledger.test_audit import SECTIONS
 from tests.ledger.test_reader import Rig
 from tests.ledger.toy import Toy, toy_limits

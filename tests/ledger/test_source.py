@@ -17,7 +17,7 @@ from kvledger.reader import Reader, probe
 from kvledger.source import FileSource, MemorySource
 from kvledger.status import ReadStatus
 from kvledger.writer import Ledger
-from tests.ledger.conftest import ROOT, Spawn
+from tests.children import ROOT, Spawn
 from tests.ledger.damage import seal
 from tests.ledger.toy import toy_limits
 
