@@ -30,6 +30,8 @@ from kvledger_engine.errors import BadConfig
         ({"alert_watermark_ratio": 0.0}, "alert_watermark_ratio=0.0"),
         ({"alert_watermark_ratio": float("nan")}, "alert_watermark_ratio=nan"),
         ({"price_per_hour": -1.0}, "price_per_hour=-1.0"),
+        ({"price_per_hour": float("inf")}, "price_per_hour=inf"),
+        ({"price_per_hour": float("nan")}, "price_per_hour=nan"),
         ({"reserve_bytes": -1}, "reserve_bytes=-1"),
         ({"capacity_blocks": "many"}, "capacity_blocks='many'"),
         ({"capacity_blocks": True}, "capacity_blocks=True"),
