@@ -53,7 +53,7 @@ def first_line(child: Child) -> str:
     """What a child says once it is ready; fails where it ended without a word."""
     assert child.stdout is not None
     line = child.stdout.readline()
-    assert line, f"{child.args} ended before it was ready"
+    assert line, f"{child.args!r} ended before it was ready"
     return line
 
 

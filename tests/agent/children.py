@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kvledger.clock import VirtualClock
 from kvledger.words import CancelCause
@@ -136,8 +137,8 @@ def leak(directory: str) -> None:
     loop.close()
 
 
-def _config(engine: str, **options: object) -> EngineConfig:
-    sizes: dict[str, object] = {
+def _config(engine: str, **options: Any) -> EngineConfig:
+    sizes: dict[str, Any] = {
         "capacity_blocks": 64,
         "block_size_tokens": 8,
         "max_num_seqs": 8,

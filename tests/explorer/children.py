@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kvledger.words import CancelCause
 from kvledger.writer import Ledger
@@ -44,9 +45,9 @@ def vast(directory: str) -> None:
     serve(directory, "vast", None, steps_per_arrival=4, capacity_blocks=100_000)
 
 
-def serve(directory: str, name: str, fault: FaultPlan | None, *, steps_per_arrival: int, **options: object) -> None:
+def serve(directory: str, name: str, fault: FaultPlan | None, *, steps_per_arrival: int, **options: Any) -> None:
     """Step until the input closes; between steps, requests arrive, and some are cancelled."""
-    sizes: dict[str, object] = {
+    sizes: dict[str, Any] = {
         "engine": name,
         "capacity_blocks": CAPACITY_BLOCKS,
         "block_size_tokens": 16,

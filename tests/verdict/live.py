@@ -77,8 +77,8 @@ def verdict_of(agent: AgentProcess) -> dict[str, Any]:
 @contextmanager
 def _engine(scenario: Scenario, directory: Path, seed: int) -> Iterator[None]:
     if scenario.odd:
-        with running("tests.verdict.odd", directory, scenario.odd) as engine:
-            first_line(engine)
+        with running("tests.verdict.odd", directory, scenario.odd) as child:
+            first_line(child)
             yield
         return
     step = () if "--step-time" in scenario.flags else ("--step-time", STEP)
