@@ -80,6 +80,7 @@ def verdict_document(view: VerdictView | None) -> dict[str, Any] | None:
         "reason": view.reason.word,
         "action": view.action.word,
         "evidence": view.evidence,
+        "to_do": view.to_do,
         "missing": list(view.missing),
         "window_seconds": view.window_seconds,
         "shares": None if time is None else plain(time.shares),

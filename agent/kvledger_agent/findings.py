@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.limits import Limits
+from kvledger.pins import PinTable
 from kvledger.words import FindingKind
-from kvledger_agent.evidence import BlockHistory, Cause, Registry, cause_of
+from kvledger_agent.evidence import BlockHistory, Cause, Registry, cause_of, cause_of_pin
 from kvledger_agent.finding import MAX_LISTED, Finding
 from kvledger_agent.leaks import Track
 from kvledger_agent.observation import Clock
@@ -22,6 +23,16 @@ from kvledger_agent.window import Window
 GroupKey = tuple[FindingKind, int, int]
 CauseKey = tuple[FindingKind, int | None, tuple[int, ...], str]
 _UNKNOWN = BlockHistory(one_holder=False, group=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """What says who did it: lifecycle events (None where none has been read), requests, and pins as of `now_ns`."""
+
+    events: NDArray[Any] | None
+    registry: Registry
+    pins: PinTable
+    now_ns: int
 
 
 class FindingBook:
@@ -46,8 +57,7 @@ class FindingBook:
         tracks: list[Track],
         *,
         clock: Clock,
-        events: NDArray[Any] | None,
-        registry: Registry,
+        traces: Traces,
         available_blocks: int | None = None,
     ) -> tuple[Finding, ...]:
         """One finding per kind, cause and publication, in order of their first sight. `available_blocks` are free or
@@ -60,7 +70,7 @@ class FindingBook:
         self._causes = {key: cause for key, cause in self._causes.items() if key in grouped}
         return tuple(
             replace(
-                self._finding(key, members, self._cause(key, members, events, registry), clock, growth[key[0]]),
+                self._finding(key, members, self._cause(key, members, traces), clock, growth[key[0]]),
                 seconds_to_exhaustion=_lasts_seconds(available_blocks, growth[key[0]]),
             )
             for key, members in grouped.items()
@@ -73,22 +83,11 @@ class FindingBook:
         named = track.suspect.block < 0 or self._history(track).one_holder
         return track.suspect.kind, track.suspect.owner if named else 0, track.began.first_seq
 
-    def _cause(
-        self, key: GroupKey, members: list[Track], events: NDArray[Any] | None, registry: Registry
-    ) -> tuple[Cause, int]:
+    def _cause(self, key: GroupKey, members: list[Track], traces: Traces) -> tuple[Cause, int]:
         known = self._causes.get(key)
         if known is None:
-            kind, owner, seq = key
-            cause = cause_of(
-                kind,
-                owner,
-                one_holder=owner != 0,
-                seq=seq,
-                clean_seq=members[0].began.clean_seq,
-                events=events,
-                registry=registry,
-            )
-            known = self._causes[key] = cause, _began_ns(seq, events, members)
+            cause = _found(key, members[0], traces)
+            known = self._causes[key] = cause, _began_ns(key[2], traces.events, members)
         return known
 
     def _finding(
@@ -129,6 +128,27 @@ class FindingBook:
             rate = window.growth_per_second()
             rates[kind] = None if rate is None else 60 * rate
         return rates
+
+
+def _found(key: GroupKey, first: Track, traces: Traces) -> Cause:
+    kind, owner, seq = key
+    if kind is FindingKind.PIN_OVERDUE:
+        return cause_of_pin(
+            first.suspect.block,
+            traces.pins,
+            now_ns=traces.now_ns,
+            events=traces.events,
+            registry=traces.registry,
+        )
+    return cause_of(
+        kind,
+        owner,
+        one_holder=owner != 0,
+        seq=seq,
+        clean_seq=first.began.clean_seq,
+        events=traces.events,
+        registry=traces.registry,
+    )
 
 
 def cause_key(finding: Finding) -> CauseKey:

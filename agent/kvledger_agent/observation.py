@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.reasons import BY_REASON
 from kvledger.words import LEDGER_KINDS, Action, FindingKind, Reason, Verdict
 from kvledger_agent.finding import Finding, Note
 from kvledger_agent.sharing_account import SharingView
@@ -191,6 +192,11 @@ class VerdictView:
     missing: tuple[str, ...] = ()
     request_time: RequestTime | None = None
     window_seconds: float | None = None
+
+    @property
+    def to_do(self) -> str:
+        """What somebody on call does now, in a sentence."""
+        return BY_REASON[self.reason].to_do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

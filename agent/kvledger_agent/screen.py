@@ -49,7 +49,8 @@ def _verdict(observation: Observation) -> Text:
     action = "" if view.action.word == "none" else f"  → {view.action.word}"
     word = "in doubt" if observation.in_doubt and view.verdict.word == "healthy" else view.verdict.word
     style = f"bold {_VERDICT_STYLE.get(word, 'yellow')}"
-    return Text.assemble((word, style), f": {view.reason.word}{action}  {view.evidence}")
+    told = f": {view.reason.word}{action}  {view.evidence}"
+    return Text.assemble((word, style), told, ("" if word == "healthy" else f"\nto do: {view.to_do}", "bold"))
 
 
 def _request_time(observation: Observation) -> str:

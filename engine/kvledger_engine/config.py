@@ -43,10 +43,10 @@ class EngineConfig:
     whoever opens a model states, and the size of the token store. `price_per_hour` is what the whole pool costs an
     hour; None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first
     block, or run, for longer; None = never. `groups` and `kv_format` are stated by whoever opens a model: its cache
-    groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` salts prefix keys and
-    drives whatever the engine draws. `preemption` is "recompute" or "swap", which keeps the content of preempted
-    sequences in `swap_blocks` blocks of host memory. Without `quotas` there is one queue for all, tenants are names,
-    and nothing but their prefixes is kept apart. The three `kv_…` change answers, see `kveviction`.
+    groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` drives whatever the
+    engine draws, but for the salt of its prefix keys. `preemption` is "recompute" or "swap", which keeps the content
+    of preempted sequences in `swap_blocks` blocks of host memory. Without `quotas` there is one queue for all, tenants
+    are names, and nothing but their prefixes is kept apart. The three `kv_…` change answers, see `kveviction`.
     """
 
     engine: str = "engine"
