@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from kvledger_agent.errors import UsageError
 from kvledger_agent.one_ledger import NoLedger
 from kvledger_agent.screen import engine_panel
 from kvledger_agent.tables import instant_text
+from kvledger_agent.waits import PARTS
 from tests.agent.rig import ToyWatch
 from tests.children import ENVIRONMENT, ROOT, Spawn
 from tests.ledger.toy import toy_limits
@@ -88,6 +90,38 @@ def test_status_shows_pool_waits_and_refusals_on_one_screen(
         "shared 4",
     ):
         assert words in screen, screen
+
+
+@needs_tmpfs
+def test_waits_are_told_for_all_by_tenant_and_by_class_with_percentiles_and_who_waits_longest(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "scene", memory)
+
+    assert run(waits.COMMAND, "--directory", memory, "--window", "1e6") == 0
+    screen = capsys.readouterr().out
+    for words in ("golden:0", "first token", "whole", "P50", "P95", "P99", "mean is made of", "tenant ", "class "):
+        assert words in screen, screen
+    assert re.search(r"waiting for \w+: \d+, the oldest .* \(request \d+, tenant \w+\)", screen), screen
+    assert "\nallocation: " in screen
+
+    assert run(waits.COMMAND, "--directory", memory, "--window", "1e6", "--json") == 0
+    (engine,) = document(capsys)["engines"]
+    view = engine["waits"]
+    everybody = view["rows"][0]
+    assert (engine["id"], everybody["tenant"], everybody["request_class"]) == ("golden:0", None, None)
+    for timing in (everybody["first_token"], everybody["whole"]):
+        assert timing["seconds"].keys() == {"mean", "p50", "p95", "p99"}
+        assert sum(part["mean"] for part in timing["parts"].values()) == pytest.approx(timing["seconds"]["mean"])
+        assert set(timing["parts"]) <= set(PARTS)
+    assert {row["tenant"] for row in view["rows"]} > {None}
+    assert {row["request_class"] for row in view["rows"]} > {None}
+    assert {"cause", "waiting", "seconds", "serial", "tenant"} <= view["oldest"][0].keys()
+
+
+def test_a_window_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="window=0"):
+        run(waits.COMMAND, "--window", "0")
 
 
 def test_status_explains_its_bar_and_its_words(capsys: pytest.CaptureFixture[str]) -> None:

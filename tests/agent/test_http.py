@@ -90,6 +90,11 @@ def test_the_documents_of_an_engine_have_their_shapes(memory: Path, spawn: Spawn
         assert {r["state"] for r in held["requests"]} == {"running", "waiting"}
         assert held["requests"][0]["id_head"].startswith("acme-")
 
+        _, waited = await get("/v1/engines/golden:0/waits?window=1000000")
+        assert waited["waits"]["window_seconds"] == 1e6
+        assert waited["waits"]["rows"][0]["whole"]["seconds"].keys() == {"mean", "p50", "p95", "p99"}
+        assert waited["waits"]["oldest"][0]["waiting"] >= 1
+
         _, page = await get("/v1/engines/golden:0/blocks?state=active&limit=4")
         assert (page["total"], len(page["blocks"])) == (pool["active_blocks"], 4)
         _, compact = await get("/v1/engines/golden:0/blocks?view=compact")
