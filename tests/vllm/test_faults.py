@@ -25,7 +25,7 @@ from tests.vllm.toggle import traces
 from tests.vllm.truth import differences, truth_of
 
 OURS = tuple(str(Path(str(package.__file__)).parent) for package in (kvledger, kvledger_vllm))
-CALLS, LIVE, SEED = 40, 6, 23
+CALLS, LIVE, SEED = 32, 6, 23
 WHERE_ERRORS_END = {"attach", "Hooks._enter", "Hooks._leave", "Hooks._shutdown", "Hooks.stop", "_lasting"}
 """What is around the instrument's own code, beside the wrappers and the switch: nothing in it can fail."""
 
@@ -104,18 +104,18 @@ def may_fail(code: CodeType) -> bool:
     return "original" not in code.co_freevars and code.co_qualname not in names and "Switch." not in code.co_qualname
 
 
-def attached(pair: Pair, directory: Path, name: str) -> Instrument:
-    return attach(pair.watched, Settings(directory=directory, engine=name))
-
-
-def leave(pair: Pair, instrument: Instrument) -> None:
-    """The scheduler is as it was, and the ledger is nobody's."""
-    if instrument.stop is not None:
-        instrument.stop()
+def played(pair: Pair, directory: Path, name: str, each: Callable[[CodeType], None]) -> Instrument:
+    """An instrument from its start to its end; then the scheduler is as it was, and the ledger is nobody's."""
+    with watching(each):
+        instrument = attach(pair.watched, Settings(directory=directory, engine=name))
+        pair.work()
+        if instrument.stop is not None:
+            instrument.stop()
     del pair.watched.kvledger
     assert traces(pair.watched) == []
     if instrument.ledger is not None:
         instrument.ledger.leave(clean=False)
+    return instrument
 
 
 class Said(logging.Handler):
@@ -148,16 +148,12 @@ def test_an_error_in_any_function_of_the_instruments_changes_nothing_in_vllm_and
     pair: Pair, ledger_directory: Path, said: Said
 ) -> None:
     calls: Counter[CodeType] = Counter()
-    with watching(lambda code: calls.update([code])):
-        instrument = attached(pair, ledger_directory, "sound")
-        pair.work()
-        leave(pair, instrument)
-    assert instrument.switch.why == ""
+    assert played(pair, ledger_directory, "sound", lambda code: calls.update([code])).switch.why == ""
     failed = 0
     for number, (code, times) in enumerate(calls.items()):
         if may_fail(code):
             # The first call of each is often that of the start: let another one fail.
-            for at in sorted({1, 1 + times // 2}):
+            for at in {1, 1 + times // 2}:
                 failed += fails(pair, ledger_directory, said, code, at, f"{number}-{at}")
     assert failed > 100
 
@@ -173,10 +169,7 @@ def fails(pair: Pair, directory: Path, said: Said, code: CodeType, at: int, name
             raise Planted(code.co_qualname)
 
     said.lines.clear()
-    with watching(plant):
-        instrument = attached(pair, directory, name)
-        pair.work()
-        leave(pair, instrument)
+    instrument = played(pair, directory, name, plant)
     if left > 0:
         assert (instrument.switch.why, said.lines) == ("", []), code
         return False
