@@ -74,13 +74,14 @@ class BareScheduler:
             config.cache_config.block_size, config.cache_config.mamba_cache_mode = states, "align"
             kept = MambaSpec(block_size=states, shapes=((8, 8),), dtypes=(torch.float32,), mamba_cache_mode="align")
             groups.append(KVCacheGroupSpec(["states"], kept))
-        page = groups[0].kv_cache_spec.page_size_bytes
-        whole = KVCacheTensor(size=blocks * page, layers=["layer"], layer_stride=page, block_stride=page, offset=0)
+        page, tensors = groups[0].kv_cache_spec.page_size_bytes, list[Any]()
+        if config.kv_transfer_config is not None:  # connectors ask how large the whole is
+            tensors.append(KVCacheTensor(size=blocks * page, layers=["layer"], layer_stride=page, block_stride=page))
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(block_size, sha256)
         self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
             vllm_config=config,
-            kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[whole], kv_cache_groups=groups),
+            kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=tensors, kv_cache_groups=groups),
             structured_output_manager=StructuredOutputManager(config),
             block_size=tokens,
             hash_block_size=block_size,
