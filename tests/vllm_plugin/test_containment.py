@@ -270,6 +270,10 @@ def test_nothing_happens_where_no_directory_is_named(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", ["many", "inf", "-inf", "nan", "1e999", "-3", ""])
-def test_settings_that_are_no_numbers_count_as_not_given(number: str) -> None:
+def test_settings_that_are_no_numbers_count_as_not_given_and_are_warned_of(
+    number: str, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = Settings.from_environment({"KVLEDGER_DIR": "/dev/shm/x", "KVLEDGER_MAX_REQUESTS": number})
     assert settings == Settings(directory=Path("/dev/shm/x"))
+    warned = [f"KVLEDGER_MAX_REQUESTS={number!r} is no number of requests and is ignored: use a whole number"]
+    assert caplog.messages == (warned if number else [])

@@ -30,9 +30,9 @@ ACTIONS = {
 def of_each(number: int) -> table.Panel:
     """Who is in trouble, why, and what to do."""
     text = (
-        "What limits each engine core, by the last window of the agent (`--verdict-window`, 60 s), and the one thing "
-        "to do. The page of its alert in the runbook says how. An engine that is missing here is not watched, or its "
-        "agent is gone. *Open in the explorer* shows its requests and blocks, and which signals are missing of an "
+        "What limits each engine core, by the last window of the agent (`--verdict-window-seconds`, 60 s), and the one "
+        "thing to do. The page of its alert in the runbook says how. An engine that is missing here is not watched, or "
+        "its agent is gone. *Open in the explorer* shows its requests and blocks, and which signals are missing of an "
         "unknown one."
     )
     columns = (
@@ -62,7 +62,7 @@ def shares(number: int) -> timeseries.Panel:
     """Where request time goes."""
     text = (
         "Where the time of requests goes, averaged over the engine cores that have any: waits by cause, prefill, "
-        "decode. The largest wait is what to change first; mostly decode means that nothing but compute makes it "
+        "decode. The largest wait is what to change first; mostly decode: look at the compute, nothing else makes it "
         "faster."
     )
     face = graph_face(number, "Where request time goes", text, units.PercentUnit, span=12, height=HEIGHT)
