@@ -67,7 +67,7 @@ bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed ba
 reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
 	$(BIN)/python -m tests.reliability $(ARGS)
 
-verdict: $(INSTALLED) ## every scenario of the verdict, live and twice; writes docs/verdict.md (about ten minutes)
+verdict: $(INSTALLED) ## every scenario of the verdict, live and twice; writes docs/verdict.md (a quarter of an hour)
 	$(BIN)/python -m tests.verdict $(ARGS)
 
 board-drill: $(INSTALLED) debian ## every query of the boards in every scenario of the verdict (minutes)

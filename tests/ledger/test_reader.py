@@ -15,8 +15,8 @@ from kvledger.clock import VirtualClock
 from kvledger.errors import Busy, LedgerUnreadable
 from kvledger.layout import CONTROL_INDEX
 from kvledger.reader import LOOKS, Reader
-from kvledger.snapshot import ReadStatus
 from kvledger.source import MemorySource
+from kvledger.status import ReadStatus
 from kvledger.words import PinKind, RequestState, WaitCause
 from kvledger.writer import Ledger
 from tests.ledger.toy import Toy, toy_limits

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
-from kvledger_agent.observation import Finding
+from kvledger_agent.finding import Finding
 from kvledger_engine.faults import FaultKind
 from tests.reliability.pages import samples_of
 from tests.reliability.promises import promised_findings
