@@ -20,10 +20,11 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from dashboards.render.picture import PICTURES, SWITCHES
 from kvledger_agent.up.child import Child
 from tests.dashboards.live import ENVIRONMENT, READY_SECONDS, STOP_SECONDS
 
+PICTURES = Path(__file__).parents[2] / "docs/images"
+SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
 WIDTH = 1400
 PAGES = MappingProxyType({"overview": 900, "block_map": 900, "requests": 1180, "leaks": 900})
 """Path of each page in its address, and the height of its picture."""
