@@ -62,8 +62,8 @@ def scene(running: ExitStack, place: Path) -> str:
             running, place, "engine", *places, "--name", name, "--model", "cell", "--port", "0", *flags.split()
         )
         running.callback(child(place, "load", "--url", engine["url"], *LOAD.split()).stop, STOP_SECONDS)
-    flags = ("--interval-seconds", "0.5", "--verdict-window", "20", "--port", "0")
-    return str(started(running, place, "agent", *places, *flags)["url"])
+    watching = ("--interval-seconds", "0.5", "--verdict-window", "20", "--port", "0")
+    return str(started(running, place, "agent", *places, *watching)["url"])
 
 
 def started(running: ExitStack, place: Path, command: str, *arguments: str) -> dict[str, Any]:
