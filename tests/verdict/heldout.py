@@ -10,7 +10,7 @@ from kvledger.words import Reason as R
 from tests.verdict.load import Stream
 from tests.verdict.scenario import Scenario
 
-_CHAT = Stream(clients=3, prompt=300, tokens=100, tenant="chat")
+_CHAT = Stream(clients=6, prompt=300, tokens=100, tenant="chat")
 _THREE = ("north", "south", "west")
 
 HELD_OUT: tuple[Scenario, ...] = (
@@ -26,12 +26,12 @@ HELD_OUT: tuple[Scenario, ...] = (
         ),
     ),
     Scenario(
-        name="one of three departments",
+        name="one of two departments",
         reason=R.ONE_TENANT,
-        says="three tenants with requests of the same size, one with thirty clients, two with three",
+        says="two tenants with requests of the same size, one with thirty clients, the other with six",
         neighbours=(R.LONG_REQUESTS, R.MANY_REQUESTS, R.QUOTA),
         flags="--blocks 120 --block-size 32",
-        streams=(Stream(clients=30, prompt=300, tokens=100, tenant="research"), _CHAT, _CHAT),
+        streams=(Stream(clients=30, prompt=300, tokens=100, tenant="research"), _CHAT),
     ),
     Scenario(
         name="deferred frees pile up",

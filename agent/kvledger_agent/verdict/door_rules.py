@@ -41,7 +41,7 @@ def refused_at_the_door(signals: Signals, limits: Thresholds) -> Ruling | None:
     told += f" were refused at the door: the queue is full{_room(signals)}"
     if signals.sender_share is None or (signals.senders or 0) < 2:
         return Ruling(Reason.OVERLOAD, told)
-    sent = f"{percent(signals.sender_share)} of the arrivals are tenant {signals.sender!r}'s, one of {signals.senders}"
+    sent = f"tenant {signals.sender!r}, one of {signals.senders}, sent {percent(signals.sender_share)} of the arrivals"
     one = signals.sender_share >= limits.one_tenant
     return Ruling(Reason.TENANT_OVERLOAD if one else Reason.OVERLOAD, f"{told}; {sent}")
 

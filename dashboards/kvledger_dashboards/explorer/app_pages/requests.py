@@ -46,15 +46,12 @@ def live() -> None:
         document = shell.client().requests(key)
         rows = _filtered(document["requests"])
         _numbers(rows, document)
-        _time(key)
-        if not rows:
+        if rows:
+            _waits(rows)
+            _table(rows)
+        else:
             st.info("No live request." if not document["requests"] else "No live request is of this choice.")
-            return
-        _waits(rows)
-        st.subheader("Live requests", anchor=False)
-        shown = view.table(rows)
-        words = f"{len(shown)} live requests, the greatest holders of blocks first"
-        st.dataframe(shown, hide_index=True, column_config=COLUMNS, key="table", placeholder="not yet", alt=words)
+        _time(key)
 
 
 def _filtered(rows: list[view.Row]) -> list[view.Row]:
@@ -79,6 +76,13 @@ def _numbers(rows: list[view.Row], document: dict[str, Any]) -> None:
     columns[3].metric("Oldest", "none" if oldest is None else duration(oldest), border=True)
     if document["left_out"]:
         st.caption(f"{document['left_out']} more were being changed at this moment and have no row this time.")
+
+
+def _table(rows: list[view.Row]) -> None:
+    st.subheader("Live requests", anchor=False)
+    shown = view.table(rows)
+    words = f"{len(shown)} live requests, the greatest holders of blocks first"
+    st.dataframe(shown, hide_index=True, column_config=COLUMNS, key="table", placeholder="not yet", alt=words)
 
 
 def _time(key: str) -> None:
