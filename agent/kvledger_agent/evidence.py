@@ -13,7 +13,7 @@ from kvledger.audit import Audit
 from kvledger.pins import PinTable
 from kvledger.snapshot import SlotTable
 from kvledger.words import TURNED_AWAY, CancelCause, Event, FindingKind, FinishReason, PinKind, RejectionReason
-from kvledger_agent.observation import Release, RequestRef
+from kvledger_agent.finding import Release, RequestRef
 
 MAX_CANDIDATES = 16
 _UNWATCHED = (

@@ -14,8 +14,10 @@ from kvledger.limits import Limits
 from kvledger.pins import PinTable
 from kvledger.words import FindingKind
 from kvledger_agent.evidence import BlockHistory, Cause, Registry, cause_of, cause_of_pin
+from kvledger_agent.finding import MAX_LISTED, Finding
 from kvledger_agent.leaks import Track
-from kvledger_agent.observation import MAX_LISTED, Clock, Finding
+from kvledger_agent.observation import Clock
+from kvledger_agent.sums import sum_if_known
 from kvledger_agent.window import Window
 
 GroupKey = tuple[FindingKind, int, int]
@@ -168,12 +170,11 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _one(alike: list[Finding]) -> Finding:
     first = min(alike, key=lambda finding: finding.since_clock_ns)
-    sizes = [finding.bytes for finding in alike if finding.bytes is not None]
     return replace(
         first,
         blocks=tuple(sorted(block for finding in alike for block in finding.blocks)[:MAX_LISTED]),
-        block_count=_total(finding.block_count for finding in alike),
-        bytes=sum(sizes) if len(sizes) == len(alike) else None,
+        block_count=sum_if_known(finding.block_count for finding in alike),
+        bytes=sum_if_known(finding.bytes for finding in alike),
         found_clock_ns=min(finding.found_clock_ns for finding in alike),
         seen_clock_ns=max(finding.seen_clock_ns for finding in alike),
     )
@@ -184,12 +185,6 @@ def _lasts_seconds(available_blocks: int | None, blocks_per_minute: float | None
     if available_blocks is None or blocks_per_minute is None or blocks_per_minute <= 0:
         return None
     return 60 * available_blocks / blocks_per_minute
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    listed = list(counts)
-    known = [count for count in listed if count is not None]
-    return sum(known) if len(known) == len(listed) else None
 
 
 def _began_ns(seq: int, events: NDArray[Any] | None, members: list[Track]) -> int:

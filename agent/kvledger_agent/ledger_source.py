@@ -12,17 +12,19 @@ from kvledger.audit import Audit
 from kvledger.buffers import Buffers
 from kvledger.invariants import Suspect, counts, suspects
 from kvledger.reader import Reader
-from kvledger.snapshot import ReadStatus, Sample
+from kvledger.snapshot import Sample
+from kvledger.status import ReadStatus
 from kvledger_agent.audit_facts import AuditFacts, facts_of
 from kvledger_agent.drain import Drain
 from kvledger_agent.evidence import Registry, histories
+from kvledger_agent.finding import Finding, Note
 from kvledger_agent.findings import FindingBook, Traces
 from kvledger_agent.grace import Grace, GraceClock, grace_of
 from kvledger_agent.leaks import Final, Key, LeakTracker, key_of
 from kvledger_agent.lengths import length_view
 from kvledger_agent.lives import lives_of
 from kvledger_agent.notes import Sources, notes_of
-from kvledger_agent.observation import Finding, Note, Observation
+from kvledger_agent.observation import Observation
 from kvledger_agent.observe import (
     clock_of,
     groups_of,

@@ -12,17 +12,14 @@ from pathlib import Path
 
 from kvledger.buffers import Buffers
 from kvledger.errors import LedgerUnreadable, NotALedger
-from kvledger.snapshot import ReadStatus
-from kvledger.status import status_of_error
+from kvledger.status import ReadStatus, status_of_error
 from kvledger_agent.directory import LedgerFile, scan
-from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.fleet import INTERNAL_ERROR, SourceHealth
 from kvledger_agent.ledger_source import Complete, LedgerSource, as_it_is
 from kvledger_agent.observation import Observation
 from kvledger_agent.verdict.judge import WINDOW_SECONDS
 
 logger = logging.getLogger(__name__)
-
-INTERNAL_ERROR = "internal_error"
 
 
 @dataclass(slots=True)

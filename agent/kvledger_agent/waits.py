@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvledger.snapshot import HistogramValue, Sample
-from kvledger.statsview import StatsView
+from kvledger.snapshot import Sample
+from kvledger.statsview import HistogramValue, StatsView
 from kvledger.views import F64
 from kvledger.words import RequestClass, WaitCause
 from kvledger_agent.evidence import text
@@ -193,7 +193,9 @@ def _oldest(sample: Sample) -> tuple[OldestWait, ...]:
 
 
 def _allocation(histogram: HistogramValue | None) -> Quantiles | None:
-    if histogram is None or not histogram.count > 0:
+    if histogram is None:
         return None
-    p50, p95, p99 = (histogram.quantile(share) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (histogram.quantile_bound(share) for share in (0.5, 0.95, 0.99))
+    if p50 is None or p95 is None or p99 is None:
+        return None
     return Quantiles(mean=histogram.sum / histogram.count, p50=p50, p95=p95, p99=p99)

@@ -14,6 +14,8 @@ import zlib
 from contextlib import suppress
 from typing import Any, Self
 
+from kvledger_vllm import kernel
+
 CHANNEL_BYTES = 16 << 20
 """Room for what a mirror that stands still has not read."""
 _HEAD_BYTES, _FRAME = 4096, struct.Struct("<II")
@@ -35,12 +37,14 @@ class Channel:
     @classmethod
     def create(cls, size: int | None = None) -> Self:
         """Both descriptors are closed in children that are not meant to have them."""
-        memory = os.memfd_create("kvledger", os.MFD_CLOEXEC)
-        os.ftruncate(memory, _HEAD_BYTES + (size or CHANNEL_BYTES))
+        memory = kernel.memory(_HEAD_BYTES + (size or CHANNEL_BYTES))
         return cls(memory, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def close(self) -> None:
-        """Give both descriptors back; the memory lives on while it is mapped."""
+        """Give both descriptors and the memory back, as far as this process has them."""
+        for view in (self._words, self._data):
+            view.release()
+        self._map.close()
         for descriptor in (self.memory, self.bell):
             os.close(descriptor)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 import time
@@ -18,6 +17,7 @@ from marshal import loads
 
 from kvledger.adoption import adopt
 from kvledger.layout import CONTROL_INDEX
+from kvledger_vllm import kernel
 from kvledger_vllm.channel import Receiver
 from kvledger_vllm.geometry import limits_from
 from kvledger_vllm.message import CLOSE, Message
@@ -61,13 +61,13 @@ def messages(receiver: Receiver, core: int) -> Iterator[bytes]:
         elif time.monotonic() < until:
             time.sleep(_NAP_SECONDS)
         else:
-            ended = select.select([core], [], [], 0)[0]
+            ended = kernel.ready(0, core)
             receiver.asleep(True)
             # Once more: a message may have been written before the word was.
             if receiver.take() is None:
                 if ended:
                     return
-                select.select([receiver.bell, core], [], [], _LOOK_SECONDS)
+                kernel.ready(_LOOK_SECONDS, receiver.bell, core)
                 receiver.silence()
             receiver.asleep(False)
 

@@ -26,18 +26,21 @@ from kvledger.record import record
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
 from kvledger_agent.command import Command
-from kvledger_agent.commands import agent, snapshot, status, waits
+from kvledger_agent.commands import agent, scorecard, sharing, snapshot, status, waits
 from kvledger_agent.errors import UsageError
 from kvledger_agent.one_ledger import NoLedger
 from kvledger_agent.screen import engine_panel
 from kvledger_agent.tables import instant_text
 from kvledger_agent.waits import PARTS
-from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
 from tests.agent.rig import ToyWatch
+from tests.children import ENVIRONMENT, ROOT, Spawn
 from tests.ledger.toy import toy_limits
 
 CHILDREN = "tests.agent.children"
 needs_tmpfs = pytest.mark.needs("tmpfs")
+over_a_directory = pytest.mark.parametrize(
+    "command", [status.COMMAND, scorecard.COMMAND, sharing.COMMAND, waits.COMMAND], ids=lambda command: command.name
+)
 
 
 def run(command: Command, *arguments: object) -> int:
@@ -131,13 +134,14 @@ def test_status_explains_its_bar_and_its_words(capsys: pytest.CaptureFixture[str
 
 
 @needs_tmpfs
-def test_status_as_json_has_one_document_per_engine_and_names_what_it_cannot_read(
-    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+@over_a_directory
+def test_as_json_there_is_one_document_per_engine_and_the_names_of_what_cannot_be_read(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
     spawn(CHILDREN, "scene", memory)
     (memory / "bad.0.00000001.kvledger").write_bytes(bytes(9000))
 
-    assert run(status.COMMAND, "--directory", memory, "--json") == 1
+    assert run(command, "--directory", memory, "--json") == 1
 
     found = document(capsys)
     assert [engine["id"] for engine in found["engines"]] == ["golden:0"]
@@ -158,23 +162,25 @@ def test_status_watches_a_suspicious_engine_until_it_can_say_and_exits_with_one(
     assert "leaker" in screen
 
 
+@over_a_directory
 @pytest.mark.parametrize("made", [False, True])
-def test_status_of_a_missing_or_empty_directory_says_how_to_get_a_ledger(tmp_path: Path, made: bool) -> None:
+def test_a_missing_or_empty_directory_says_how_to_get_a_ledger(tmp_path: Path, made: bool, command: Command) -> None:
     directory = tmp_path / "ledgers"
     if made:
         directory.mkdir()
 
     with pytest.raises(NoLedger, match=f"no ledger in {directory}: start an engine with KVLEDGER_DIR={directory}"):
-        run(status.COMMAND, "--directory", directory)
+        run(command, "--directory", directory)
 
 
+@over_a_directory
 def test_an_empty_default_directory_says_how_to_get_a_ledger_or_where_to_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setenv("KVLEDGER_DIR", str(tmp_path))
 
     with pytest.raises(NoLedger, match=f"no ledger in {tmp_path}: start one with `kvledger engine`, or .* --directory"):
-        run(status.COMMAND)
+        run(command)
 
 
 def test_a_file_that_is_not_there_is_said_to_be_no_ledger_and_how_to_find_one(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from kvledger.words import LEDGER_KINDS, CancelCause, FindingKind, PinKind, RequestState, Verdict
-from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.finding import Finding
+from kvledger_agent.observation import Observation
 from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.messages import NewRequest
 from tests.agent.rig import NS, EngineWatch, ToyWatch

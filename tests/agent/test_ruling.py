@@ -37,7 +37,6 @@ CALM = Signals(
         "sender": "acme",
         "sender_share": 1.0,
         "senders": 1,
-        "generated_tokens": 1000.0,
         "recomputed_tokens": 0.0,
         "new_tokens": 2000.0,
         "preemptions": 0.0,

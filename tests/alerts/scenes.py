@@ -325,7 +325,7 @@ def judged(scene: Scene, verdict: str) -> Scene:
 
     @contextmanager
     def until_judged(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
-        with scene(directory, agent), AgentProcess(directory, "--verdict-window", "3") as other:
+        with scene(directory, agent), AgentProcess(directory, "--verdict-window-seconds", "3") as other:
             wait_until(other, "kvledger_verdict", bool, verdict=verdict)
             yield other
 

@@ -28,6 +28,9 @@ PLANTED = [
     ("alerts/kvledger_alerts", "kvledger_agent.findings", "Of the agent, boards and alerts know"),
     ("agent/kvledger_agent", "kvledger_engine", "The agent reads ledgers"),
     ("agent/kvledger_agent", "torch", "No torch but where a tensor is"),
+    ("agent/kvledger_agent", "kvledger.inherit", "The agent reads ledgers"),
+    ("alerts/kvledger_alerts", "kvledger.audit", "Boards and alerts open no ledger"),
+    ("engine/kvledger_engine", "numba", "Nothing is compiled but the loops"),
 ]
 
 

@@ -29,7 +29,7 @@ class Odd:
     """One engine core and its load."""
 
     def __init__(self, directory: Path, *, clients: int, prompt: int, tokens: int, **config: Any) -> None:
-        self.config = EngineConfig.from_mapping({"engine": "engine", "block_size_tokens": 16} | config)
+        self.config = EngineConfig(**{"block_size_tokens": 16} | config)
         self.ledger = Ledger.create(directory, self.config.limits())
         cells = CellModel(
             capacity_blocks=self.config.capacity_blocks,

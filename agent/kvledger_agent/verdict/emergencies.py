@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvledger.snapshot import ReadStatus, Sample
-from kvledger.status import frozen_after_seconds
+from kvledger.snapshot import Sample
+from kvledger.status import ReadStatus, frozen_after_seconds
 from kvledger.words import FindingKind, Reason, RequestState
-from kvledger_agent.observation import Finding
+from kvledger_agent.finding import Finding
 from kvledger_agent.verdict.rulings import Ruling
 
 _AT_WORK = (ReadStatus.OK, ReadStatus.IDLE)

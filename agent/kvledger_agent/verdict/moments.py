@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.words import RequestState
 from kvledger_agent.observation import LEDGER, Observation, Series
 from kvledger_agent.verdict.holders import Holders
 from kvledger_agent.verdict.queue_head import QueueHead
 
-NS_PER_SECOND = 1_000_000_000
 _WAITING = (RequestState.WAITING.word, RequestState.PREEMPTED.word, RequestState.SWAPPED.word)
 _COUNTERS = (
     "requests_total",

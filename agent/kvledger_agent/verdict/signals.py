@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvledger.catalog import OTHER_TENANT
+from kvledger.clock import NS_PER_SECOND
 from kvledger_agent.verdict.holders import Holders
-from kvledger_agent.verdict.moments import NS_PER_SECOND, Moment
+from kvledger_agent.verdict.moments import Moment
 from kvledger_agent.verdict.queue_head import QueueHead
 from kvledger_agent.verdict.request_time import RequestTime
 
@@ -41,10 +42,9 @@ class Signals:
     `room` and `used` are means of (free + cached) ÷ capacity and active ÷ capacity. `waiting`, of those `deferred`, and
     `running` are mean numbers of requests; `idle` says that the engine has no work now. `request_seconds_per_second` is
     all request time over the window: the mean number of requests there. `new_tokens` were computed for the first time.
-    `model` and `steps_busy` are parts of the window that went to the model, and to steps at all. `sender` is the tenant
-    that sent `sender_share` of the arrivals, one of `senders`; `tenant` holds `tenant_share` of the active blocks, one
-    of `tenants`; `holders_known` is false where one look saw nobody wait. `held_up` is the part of those behind the
-    queue's head that would fit.
+    `model` is the part of the window that went to the model. `sender` is the tenant that sent `sender_share` of the
+    arrivals, one of `senders`; `tenant` holds `tenant_share` of the active blocks, one of `tenants`; `holders_known` is
+    false where one look saw nobody wait. `held_up` is the part of those behind the queue's head that would fit.
     """
 
     span_seconds: float
@@ -61,12 +61,10 @@ class Signals:
     sender: str | None
     sender_share: float | None
     senders: int | None
-    generated_tokens: float | None
     recomputed_tokens: float | None
     new_tokens: float | None
     preemptions: float | None
     model: float | None
-    steps_busy: float | None
     step_seconds: float | None
     allocating: float | None
     slots_used: float | None
@@ -112,12 +110,10 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         sender=sender,
         sender_share=None if sender is None else _over(arrived.get(sender), sum(arrived.values())),
         senders=sum(count > 0 for count in arrived.values()) or None,
-        generated_tokens=change.of("generation_tokens_total"),
         recomputed_tokens=change.of("recomputed_tokens_total"),
         new_tokens=change.new_tokens(),
         preemptions=change.of("preemptions_total"),
         model=change.part_of_time("step_model_seconds"),
-        steps_busy=change.part_of_time(*_PHASES),
         step_seconds=_over(change.sum_of(*_PHASES), change.of("engine_steps_total")),
         allocating=_over(change.of("allocation_seconds"), change.sum_of(*_PHASES)),
         slots_used=None if insight is None else _over(_mean(m.running for m in inside), insight.max_num_seqs),
@@ -157,9 +153,9 @@ class _Change:
         known = [value for name in names if (value := self.of(name)) is not None]
         return sum(known) if len(known) == len(names) else None
 
-    def part_of_time(self, *names: str) -> float | None:
+    def part_of_time(self, name: str) -> float | None:
         """Seconds counted in the window ÷ its length; a step that began before it may make that more than 1."""
-        seconds = self.sum_of(*names)
+        seconds = self.of(name)
         return None if seconds is None else min(1.0, seconds / self.seconds)
 
     def tokens_per_step(self) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvledger.segment import filesystem_type
-from kvledger.snapshot import ReadStatus
+from kvledger.status import ReadStatus
 from tests.engine.server.client import Answer, Client, first_event, read_stream, talk
 from tests.engine.server.process import DEADLINE_SECONDS, EngineProcess, command, engine, environment, eventually
 
