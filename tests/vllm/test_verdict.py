@@ -171,12 +171,12 @@ def test_an_engine_of_few_slots_is_taken_for_what_it_is(
 def test_a_long_prompt_in_small_pieces_is_no_stall_though_nobody_gets_a_token_for_seconds(
     small_steps: VllmServer,
 ) -> None:
-    """One prompt takes longer than a stall; what waits behind it waits for the only slot."""
+    """One prompt takes longer than a stall; what waits behind it waits for the one token of a step."""
     streams = [Stream(clients=2, prompt=2000, tokens=2, tenant=""), Stream(clients=2, prompt=20, tokens=2, tenant="")]
 
-    found = said(small_steps, streams, "batch_slots", silence_seconds=STALL_SECONDS)
+    found = said(small_steps, streams, "token_budget", silence_seconds=STALL_SECONDS)
 
-    assert found.ends_with("batch_slots"), found
+    assert found.ends_with("token_budget"), found
     assert found.longest_silence_seconds >= STALL_SECONDS
     assert "no_progress" not in found.reasons, found
 
