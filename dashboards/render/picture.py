@@ -40,7 +40,7 @@ SHOWN_SECONDS, AFTER_SECONDS = 180, 60
 LABEL_SECONDS = 15
 DRAWING_MS, SETTLING_MS = 30_000, 500
 WIDTH, HEIGHT = 1600, 1000
-COLORS, PICTURE_BYTES = (256, 192, 128, 96), 300_000
+COLORS, PICTURE_BYTES = (256, 192, 128, 96, 64), 350_000
 CHOSEN = {uid: ["cell"] for uid in (oncall.UID, pool.UID, requests.UID)}
 """Models that the reader of a board chose: without the page of another engine, which knows little of its blocks."""
 FONTS = {"400": "Inter-Regular", "500": "Inter-Medium"}

@@ -24,7 +24,7 @@ from kvledger_engine.messages import NewRequest
 
 PUBLISH_SECONDS = 0.05
 APART: Sequence[tuple[int, int]] = ((1, 100), (2, 60))
-ALIKE: Sequence[tuple[int, int]] = ((1, 64), (1, 64), (1, 64), (2, 120))
+ALIKE: Sequence[tuple[int, int]] = ((1, 64), (1, 64), (1, 64), (2, 90))
 """First token and length of each prompt."""
 
 
