@@ -46,5 +46,7 @@ def _who(row: Mapping[str, Any]) -> str:
 
 
 def _parts(parts: Mapping[str, Mapping[str, float]], of: str = "mean") -> str:
-    known = ((part, seconds[of]) for part, seconds in parts.items() if seconds[of] >= LEAST_SECONDS)
+    """The parts that are worth a word, the largest first."""
+    known = [(part, seconds[of]) for part, seconds in parts.items() if seconds[of] >= LEAST_SECONDS]
+    known.sort(key=lambda part: -part[1])
     return ", ".join(f"{spaced(part)} {duration(seconds)}" for part, seconds in known)
