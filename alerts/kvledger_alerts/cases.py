@@ -10,6 +10,8 @@ INTERVAL_SECONDS = 15
 SCRAPED: Mapping[str, str] = MappingProxyType({"instance": "agent:9470", "job": "kvledger"})
 ENGINE: Mapping[str, str] = MappingProxyType({"engine": "golden", "model": "cell", "rank": "0"})
 POOL: Mapping[str, str] = MappingProxyType({**ENGINE, "pool": "gpu"})
+WHO = f"{ENGINE['engine']}:{ENGINE['rank']} at {SCRAPED['instance']}"
+"""What descriptions call the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,36 @@ def pool(name: str, values: str, **labels: str) -> Series:
 def up(values: str) -> Series:
     """The scrape itself."""
     return Series(name="up", labels={}, values=values)
+
+
+def warning(said: str, **labels: str) -> Firing:
+    """A warning of the engine; `said` follows its name."""
+    return Firing(labels={**ENGINE, "severity": "warning", **labels}, description=f"Engine {WHO}{said}")
+
+
+def critical(said: str, **labels: str) -> Firing:
+    """The same as critical."""
+    return Firing(labels={**ENGINE, "severity": "critical", **labels}, description=f"Engine {WHO}{said}")
+
+
+def quiet(
+    alert: str,
+    moments: str,
+    false_alarms: Mapping[str, tuple[Series, ...]],
+    *,
+    interval_seconds: int = INTERVAL_SECONDS,
+) -> tuple[Case, ...]:
+    """A case for each false alarm, title to series, in which nothing fires at any of `moments` (`5m 10m`)."""
+    return tuple(
+        Case(
+            alert=alert,
+            title=title,
+            series=series,
+            moments=silent(*moments.split()),
+            interval_seconds=interval_seconds,
+        )
+        for title, series in false_alarms.items()
+    )
 
 
 def silent(*moments: str) -> dict[str, tuple[Firing, ...]]:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from kvledger_alerts.cases import ENGINE, POOL, Case, Firing, Series, engine, growing, missing, pool, silent, steady
+from kvledger_alerts.cases import (
+    ENGINE,
+    POOL,
+    WHO,
+    Case,
+    Firing,
+    Series,
+    engine,
+    growing,
+    missing,
+    pool,
+    quiet,
+    silent,
+    steady,
+    warning,
+)
 
 CAPACITY = 24
 HIGH = "KvledgerPoolHighWatermark"
@@ -26,7 +41,7 @@ def _waiting(values: str) -> Series:
 def _high(severity: str, percentage: str) -> Firing:
     return Firing(
         labels={**POOL, "severity": severity},
-        description=f"Pool gpu of engine golden:0 has {percentage} of its blocks in use, and requests wait for blocks, "
+        description=f"Pool gpu of engine {WHO} has {percentage} of its blocks in use, and requests wait for blocks, "
         "are preempted, or are refused.",
     )
 
@@ -59,29 +74,25 @@ HIGH_WATERMARK = (
         series=(*_filled(steady(24)), engine("rejections_total", growing(1), reason="queue_full")),
         moments={"10m": (_WARNING_TOO, _CRITICAL)},
     ),
-    Case(
-        alert=HIGH,
-        title="full and unpressured: that is what a cache is for",
-        series=(
-            *_filled(steady(24)),
-            _waiting(steady(0)),
-            engine("requests_waiting", steady(5), cause="batch_slots", **{"class": "interactive"}),
-            engine("preemptions_total", steady(7), mode="recompute"),
-            engine("rejections_total", growing(1), reason="context_too_long"),
-        ),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=HIGH,
-        title="requests wait and the pool is not full: something else is short",
-        series=(*_filled(steady(12)), _waiting(steady(3))),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=HIGH,
-        title="an engine that does not say who waits, preempts or is refused: unknown is not pressure",
-        series=_filled(steady(24)),
-        moments=silent("5m", "10m", "19m"),
+    *quiet(
+        HIGH,
+        "5m 10m 19m",
+        {
+            "full and unpressured: that is what a cache is for": (
+                *_filled(steady(24)),
+                _waiting(steady(0)),
+                engine("requests_waiting", steady(5), cause="batch_slots", **{"class": "interactive"}),
+                engine("preemptions_total", steady(7), mode="recompute"),
+                engine("rejections_total", growing(1), reason="context_too_long"),
+            ),
+            "requests wait and the pool is not full: something else is short": (
+                *_filled(steady(12)),
+                _waiting(steady(3)),
+            ),
+            "an engine that does not say who waits, preempts or is refused: unknown is not pressure": _filled(
+                steady(24)
+            ),
+        },
     ),
     Case(
         alert=HIGH,
@@ -89,11 +100,12 @@ HIGH_WATERMARK = (
         series=(*_filled(steady(24))[:2], _waiting(steady(3))),
         moments={"10m": (_CRITICAL,)},
     ),
-    Case(
-        alert=HIGH,
-        title="an engine that does not say its capacity",
-        series=(_filled(steady(24))[0], _waiting(steady(3))),
-        moments=silent("5m", "10m", "19m"),
+    *quiet(
+        HIGH,
+        "5m 10m 19m",
+        {
+            "an engine that does not say its capacity": (_filled(steady(24))[0], _waiting(steady(3))),
+        },
     ),
     Case(
         alert=HIGH,
@@ -110,7 +122,7 @@ HIGH_WATERMARK = (
 def _exhausted(duration: str) -> Firing:
     return Firing(
         labels={**POOL, "severity": "warning"},
-        description=f"At the last minute's growth, pool gpu of engine golden:0 has no headroom left in {duration}.",
+        description=f"At the last minute's growth, pool gpu of engine {WHO} has no headroom left in {duration}.",
     )
 
 
@@ -129,38 +141,24 @@ EXHAUSTION_CASES = (
         series=_running_out(steady(120), 4),
         moments={**silent("1m45s"), "2m": (_exhausted("2m 0s"),), "10m": (_exhausted("2m 0s"),)},
     ),
-    Case(
-        alert=EXHAUSTION,
-        title="growing as fast, with half the pool as headroom: a ramp-up",
-        series=_running_out(steady(120), 0),
-        moments=silent("2m", "10m"),
-    ),
-    Case(
-        alert=EXHAUSTION,
-        title="little headroom, and not growing: the family has no series then",
-        series=_running_out(f"{steady(120, 4)} stale {missing(70)}", 4),
-        moments=silent("2m", "10m"),
-    ),
-    Case(
-        alert=EXHAUSTION,
-        title="little headroom, growing slowly",
-        series=_running_out(steady(3000), 4),
-        moments=silent("2m", "10m"),
-    ),
-    Case(
-        alert=EXHAUSTION,
-        title="an engine that does not say what is committed",
-        series=_running_out(steady(120), 4)[:-2] + _running_out(steady(120), 4)[-1:],
-        moments=silent("2m", "10m"),
+    *quiet(
+        EXHAUSTION,
+        "2m 10m",
+        {
+            "growing as fast, with half the pool as headroom: a ramp-up": _running_out(steady(120), 0),
+            "little headroom, and not growing: the family has no series then": _running_out(
+                f"{steady(120, 4)} stale {missing(70)}", 4
+            ),
+            "little headroom, growing slowly": _running_out(steady(3000), 4),
+            "an engine that does not say what is committed": _running_out(steady(120), 4)[:-2]
+            + _running_out(steady(120), 4)[-1:],
+        },
     ),
 )
 
 
 def _refused(percentage: str, reason: str) -> Firing:
-    return Firing(
-        labels={"engine": "golden", "model": "cell", "rank": "0", "reason": reason, "severity": "warning"},
-        description=f"Engine golden:0 refuses {percentage} of its requests as {reason}.",
-    )
+    return warning(f" refuses {percentage} of its requests as {reason}.", reason=reason)
 
 
 def _traffic(ended: float, refused: float, reason: str = "queue_full") -> tuple[Series, ...]:
@@ -177,35 +175,16 @@ REJECTION_CASES = (
         series=_traffic(3, 1),
         moments={**silent("1m"), "10m": (_refused("25%", "queue_full"),)},
     ),
-    Case(
-        alert=REJECTIONS,
-        title="the same share, of a handful of requests: no volume",
-        series=_traffic(0.3, 0.1),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=REJECTIONS,
-        title="many refusals, of very many requests",
-        series=_traffic(100, 1),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=REJECTIONS,
-        title="refused because the engine drains: that is a stop as planned",
-        series=_traffic(3, 1, "draining"),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=REJECTIONS,
-        title="idle: nothing over nothing",
-        series=_traffic(0, 0),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=REJECTIONS,
-        title="an engine that does not say what ended",
-        series=_traffic(3, 1)[1:],
-        moments=silent("5m", "10m", "19m"),
+    *quiet(
+        REJECTIONS,
+        "5m 10m 19m",
+        {
+            "the same share, of a handful of requests: no volume": _traffic(0.3, 0.1),
+            "many refusals, of very many requests": _traffic(100, 1),
+            "refused because the engine drains: that is a stop as planned": _traffic(3, 1, "draining"),
+            "idle: nothing over nothing": _traffic(0, 0),
+            "an engine that does not say what ended": _traffic(3, 1)[1:],
+        },
     ),
     Case(
         alert=REJECTIONS,
@@ -219,11 +198,20 @@ REJECTION_CASES = (
 )
 
 
-def _shared(blocks: float, waiting: float) -> tuple[Series, ...]:
+def _shared(waiting: float, **groups: float) -> tuple[Series, ...]:
+    """Shared blocks of each group: a block belongs to one of them."""
     return (
-        engine("group_shared_blocks", steady(blocks), group="full"),
+        *(engine("group_shared_blocks", steady(blocks), group=group) for group, blocks in groups.items()),
         pool("pool_capacity_blocks", steady(CAPACITY)),
         _waiting(steady(waiting)),
+    )
+
+
+def _pinned(percentage: str) -> Firing:
+    return Firing(
+        labels={**ENGINE, "severity": "warning"},
+        description=f"Blocks shared by live requests are {percentage} of the pool of engine {WHO}: they come back only "
+        "when the last of the requests ends.",
     )
 
 
@@ -231,29 +219,27 @@ SHARING_CASES = (
     Case(
         alert=SHARING,
         title="three quarters of the pool in shared blocks, and requests wait for blocks",
-        series=_shared(18, 3),
-        moments={
-            **silent("4m45s"),
-            "6m": (
-                Firing(
-                    labels={**ENGINE, "severity": "warning"},
-                    description="Blocks shared by live requests are 75% of the pool of engine golden:0: they come back "
-                    "only when the last of the requests ends.",
-                ),
+        series=_shared(3, full=18),
+        moments={**silent("4m45s"), "6m": (_pinned("75%"),)},
+    ),
+    Case(
+        alert=SHARING,
+        title="a pool of two groups: it is their blocks together that hold most of it",
+        series=_shared(3, full=10, sliding=5),
+        moments={**silent("4m45s"), "6m": (_pinned("62.5%"),)},
+    ),
+    *quiet(
+        SHARING,
+        "5m 10m 19m",
+        {
+            "as much shared, and nobody suffers: it saves blocks": _shared(0, full=18),
+            "requests wait, and little is shared": _shared(3, full=6),
+            "two groups share much by turns, and at no time most of the pool": (
+                *_shared(3)[-2:],
+                engine("group_shared_blocks", " ".join(["11 0"] * 40), group="full"),
+                engine("group_shared_blocks", " ".join(["0 11"] * 40), group="sliding"),
             ),
         },
-    ),
-    Case(
-        alert=SHARING,
-        title="as much shared, and nobody suffers: it saves blocks",
-        series=_shared(18, 0),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=SHARING,
-        title="requests wait, and little is shared",
-        series=_shared(6, 3),
-        moments=silent("5m", "10m", "19m"),
     ),
 )
 

@@ -11,14 +11,20 @@ PRESSURE_REASONS = (RejectionReason.QUEUE_FULL, RejectionReason.QUEUE_TIMEOUT)
 
 ACTIVE_RATIO = "pool:kvledger_pool_active_blocks:ratio"
 HEADROOM_RATIO = "pool:kvledger_pool_headroom_blocks:ratio"
+SHARED_RATIO = "engine:kvledger_group_shared_blocks:ratio"
 PRESSURE = "engine:kvledger_pool_pressure:any"
 
-ENGINE = "{{ $labels.engine }}:{{ $labels.rank }}"
+ENGINE = "{{ $labels.engine }}:{{ $labels.rank }} at {{ $labels.instance }}"
+"""What a description calls an engine core: two hosts may each have an engine of that name, and an agent of their own.
+"""
 ACTIVE = f'kvledger_pool_blocks{{state="{BlockState.ACTIVE.word}"}}'
 
 
 def recording_rows(p: Parameters) -> tuple[RecordingRow, ...]:
-    """How full a pool is, what is left of it, and whether anybody suffers."""
+    """How full a pool is, what is left of it, what of it is shared, and whether anybody suffers.
+
+    A block belongs to one group, so that the groups' shared blocks add up, at one instant, to no more than the pool.
+    """
     window = p.long_window()
     reasons = words(PRESSURE_REASONS)
     capacity = "(kvledger_pool_capacity_blocks > 0)"
@@ -28,6 +34,10 @@ def recording_rows(p: Parameters) -> tuple[RecordingRow, ...]:
         RecordingRow(
             record=HEADROOM_RATIO,
             expression=f"({capacity} - ignoring (state) {ACTIVE} - kvledger_pool_committed_blocks) / {capacity}",
+        ),
+        RecordingRow(
+            record=SHARED_RATIO,
+            expression=f"sum without (group) (kvledger_group_shared_blocks) / sum without (pool) {capacity}",
         ),
         RecordingRow(
             record=PRESSURE,
@@ -113,13 +123,10 @@ def _rejections(p: Parameters) -> AlertRow:
 
 
 def _sharing(p: Parameters) -> AlertRow:
-    window = p.long_window()
-    shared = f"sum without (group) (max_over_time(kvledger_group_shared_blocks[{window}]))"
-    capacity = f"sum without (pool) (max_over_time(kvledger_pool_capacity_blocks[{window}]) > 0)"
     return AlertRow(
         name="KvledgerSharedPrefixPinning",
         severity=Severity.WARNING,
-        expression=f"{shared} / {capacity} > {p.sharing_ratio}\nand {PRESSURE}",
+        expression=f"max_over_time({SHARED_RATIO}[{p.long_window()}]) > {p.sharing_ratio}\nand {PRESSURE}",
         hold_seconds=p.pressure_hold_seconds,
         summary="Blocks that several requests share hold most of the pool, and others suffer",
         description=f"Blocks shared by live requests are {{{{ $value | humanizePercentage }}}} of the pool of engine "

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvledger_alerts import engine_cases, liveness_cases, pool_cases, request_cases, slo_cases, verdict_cases
+from kvledger_alerts import (
+    agent_cases,
+    engine_cases,
+    pool_cases,
+    request_cases,
+    slo_cases,
+    stuck_cases,
+    verdict_cases,
+)
 from kvledger_alerts.cases import Case, Firing
 from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.table import Parameters, duration_text, runbook_url
 
-PARTS = (pool_cases, engine_cases, request_cases, verdict_cases, slo_cases, liveness_cases)
+PARTS = (pool_cases, engine_cases, stuck_cases, request_cases, verdict_cases, slo_cases, agent_cases)
 CASES = tuple(case for part in PARTS for case in part.CASES)
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from kvledger_alerts.cases import ENGINE, Case, Firing, Series, engine, growing, silent, steady
+from kvledger_alerts.cases import Case, Series, engine, growing, quiet, silent, steady, warning
 from kvledger_alerts.causes import TENANT, WAIT
 
 OLDEST, NEVER_FIT, THRASH = "KvledgerOldestWaiter", "KvledgerNeverFit", "KvledgerPreemptionThrash"
 COLLAPSE = "KvledgerPrefixHitCollapse"
 INTERACTIVE = {"class": "interactive"}
-
-
-def _warning(description: str, **labels: str) -> Firing:
-    return Firing(labels={**ENGINE, "severity": "warning", **labels}, description=f"Engine golden:0{description}")
 
 
 def _waits(short: float, long: float, cause: str) -> tuple[Series, ...]:
@@ -35,30 +31,21 @@ WAIT_CASES = (
         moments={
             **silent("4m"),
             "12m": (
-                _warning(
+                warning(
                     ": one wait for batch_slots in twenty takes more than 8.75s; the target is 5 s.",
                     cause="batch_slots",
                 ),
             ),
         },
     ),
-    Case(
-        alert=WAIT,
-        title="one long wait in a quiet night",
-        series=_waits(0, 0.2, "pool"),
-        moments=silent("6m", "12m", "19m"),
-    ),
-    Case(
-        alert=WAIT,
-        title="an engine that was paused on purpose",
-        series=_waits(0, 20, "paused"),
-        moments=silent("6m", "12m", "19m"),
-    ),
-    Case(
-        alert=WAIT,
-        title="many short waits: a healthy engine's",
-        series=_waits(100, 1, "step"),
-        moments=silent("6m", "12m", "19m"),
+    *quiet(
+        WAIT,
+        "6m 12m 19m",
+        {
+            "one long wait in a quiet night": _waits(0, 0.2, "pool"),
+            "an engine that was paused on purpose": _waits(0, 20, "paused"),
+            "many short waits: a healthy engine's": _waits(100, 1, "step"),
+        },
     ),
 )
 
@@ -75,7 +62,7 @@ OLDEST_CASES = (
         moments={
             **silent("1m30s"),
             "10m": (
-                _warning(
+                warning(
                     ": a request of tenant acme has waited for batch_slots for 9m 0s, and waits on.",
                     cause="batch_slots",
                     tenant="acme",
@@ -83,17 +70,15 @@ OLDEST_CASES = (
             ),
         },
     ),
-    Case(
-        alert=OLDEST,
-        title="a queue that moves: its oldest request is another one in each sample",
-        series=(_oldest(" ".join(["70 5 40 20"] * 20), "pool"),),
-        moments=silent("2m", "5m", "19m"),
-    ),
-    Case(
-        alert=OLDEST,
-        title="an engine that was paused on purpose",
-        series=(_oldest(growing(15), "paused"),),
-        moments=silent("2m", "5m", "19m"),
+    *quiet(
+        OLDEST,
+        "2m 5m 19m",
+        {
+            "a queue that moves: its oldest request is another one in each sample": (
+                _oldest(" ".join(["70 5 40 20"] * 20), "pool"),
+            ),
+            "an engine that was paused on purpose": (_oldest(growing(15), "paused"),),
+        },
     ),
 )
 
@@ -104,14 +89,15 @@ NEVER_FIT_CASES = (
         series=(engine("requests_never_fit", f"{steady(0, 4)} {steady(2, 60)}"),),
         moments={
             **silent("2m"),
-            "5m": (_warning(": 2 waiting requests need more blocks than the whole pool has."),),
+            "5m": (warning(": 2 waiting requests need more blocks than the whole pool has."),),
         },
     ),
-    Case(
-        alert=NEVER_FIT,
-        title="long requests that fit and wait for their turn",
-        series=(engine("requests_never_fit", steady(0)),),
-        moments=silent("2m", "5m", "19m"),
+    *quiet(
+        NEVER_FIT,
+        "2m 5m 19m",
+        {
+            "long requests that fit and wait for their turn": (engine("requests_never_fit", steady(0)),),
+        },
     ),
 )
 
@@ -129,25 +115,16 @@ THRASH_CASES = (
         alert=THRASH,
         title="as much is computed again as is generated",
         series=_preempting(600, 400, 1),
-        moments={**silent("1m"), "10m": (_warning(" computes 1.5 tokens again for each one it generates."),)},
+        moments={**silent("1m"), "10m": (warning(" computes 1.5 tokens again for each one it generates."),)},
     ),
-    Case(
-        alert=THRASH,
-        title="preemption now and then: a full pool goes on that way",
-        series=_preempting(60, 400, 1),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=THRASH,
-        title="one long request is computed again in a quiet hour",
-        series=_preempting(600, 400, 0.2),
-        moments=silent("5m", "10m", "19m"),
-    ),
-    Case(
-        alert=THRASH,
-        title="idle: nothing over nothing",
-        series=_preempting(0, 0, 0),
-        moments=silent("5m", "10m", "19m"),
+    *quiet(
+        THRASH,
+        "5m 10m 19m",
+        {
+            "preemption now and then: a full pool goes on that way": _preempting(60, 400, 1),
+            "one long request is computed again in a quiet hour": _preempting(600, 400, 0.2),
+            "idle: nothing over nothing": _preempting(0, 0, 0),
+        },
     ),
 )
 
@@ -168,30 +145,23 @@ TENANT_CASES = (
         moments={
             **silent("4m45s"),
             "6m": (
-                _warning(
+                warning(
                     ": tenant acme holds 100% of its quota, and its requests wait for the rest.",
                     tenant="acme",
                 ),
             ),
         },
     ),
-    Case(
-        alert=TENANT,
-        title="a tenant uses what it was given, and waits for nothing",
-        series=_tenant(32),
-        moments=silent("6m", "12m", "19m"),
-    ),
-    Case(
-        alert=TENANT,
-        title="a tenant waits for the pool, as all do",
-        series=_tenant(32, _oldest(steady(20), "pool")),
-        moments=silent("6m", "12m", "19m"),
-    ),
-    Case(
-        alert=TENANT,
-        title="a large request waits for its tenant's quota, of which half is free: it is another alert's",
-        series=_tenant(16, _oldest(steady(20), "tenant_quota")),
-        moments=silent("6m", "12m", "19m"),
+    *quiet(
+        TENANT,
+        "6m 12m 19m",
+        {
+            "a tenant uses what it was given, and waits for nothing": _tenant(32),
+            "a tenant waits for the pool, as all do": _tenant(32, _oldest(steady(20), "pool")),
+            "a large request waits for its tenant's quota, of which half is free: it is another alert's": _tenant(
+                16, _oldest(steady(20), "tenant_quota")
+            ),
+        },
     ),
 )
 
@@ -208,35 +178,40 @@ COLLAPSE_CASES = (
         moments={
             **silent("60m", "64m"),
             "75m": (
-                _warning(
+                warning(
                     ": 10% of the prompt tokens looked up are found, less than half of what the last 6h had.",
                 ),
             ),
         },
         interval_seconds=60,
     ),
-    Case(
-        alert=COLLAPSE,
-        title="a load that never shared much and shares less now",
-        series=_cache(f"{growing(600, 60)} {growing(40, 60, start=35_440)}"),
-        moments=silent("5m", "60m", "119m"),
+    *quiet(
+        COLLAPSE,
+        "5m 60m 119m",
+        {
+            "a load that never shared much and shares less now": _cache(
+                f"{growing(600, 60)} {growing(40, 60, start=35_440)}"
+            ),
+        },
         interval_seconds=60,
     ),
-    Case(
-        alert=COLLAPSE,
-        title="a start with an empty cache, which fills",
-        series=_cache(f"{growing(0, 20)} {growing(3200, 100)}"),
-        moments=silent("5m", "15m", "60m", "119m"),
+    *quiet(
+        COLLAPSE,
+        "5m 15m 60m 119m",
+        {
+            "a start with an empty cache, which fills": _cache(f"{growing(0, 20)} {growing(3200, 100)}"),
+        },
         interval_seconds=60,
     ),
-    Case(
-        alert=COLLAPSE,
-        title="the traffic ends: a handful of tokens says nothing about the cache",
-        series=_cache(
-            f"{growing(3200, 60)} {steady(188_800, 60)}",
-            f"{growing(4000, 60)} {growing(40, 60, start=236_040)}",
-        ),
-        moments=silent("60m", "70m", "85m", "119m"),
+    *quiet(
+        COLLAPSE,
+        "60m 70m 85m 119m",
+        {
+            "the traffic ends: a handful of tokens says nothing about the cache": _cache(
+                f"{growing(3200, 60)} {steady(188_800, 60)}",
+                f"{growing(4000, 60)} {growing(40, 60, start=236_040)}",
+            ),
+        },
         interval_seconds=60,
     ),
 )

@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvledger_alerts.places import PLACES
 from kvledger_alerts.table import AlertRow
 
 RUNBOOK = Path(__file__).parent / "runbook"
-SECTIONS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Decision")
+SECTIONS = ("First look", "Meaning", "Impact", "Diagnosis", "Mitigation", "Decision")
+"""Whoever is woken reads from the top: the first command comes before what is to be understood."""
 DECISIONS = ("add capacity", "throttle", "change block policy", "fix leak", "look downstream")
 TO_WRITE = "(to write)"
 _FENCE = re.compile(r"^```sh\n(.*?)^```\n(?:\n((?:[^\n]+\n)+))?", re.MULTILINE | re.DOTALL)
@@ -33,9 +35,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One alert's page. `sections` are in the page's order."""
+    """One alert's page. `head` is what stands between title and sections, which are in the page's order."""
 
     title: str
+    head: str
     sections: dict[str, str]
     checks: tuple[Check, ...]
 
@@ -61,15 +64,17 @@ def page_names() -> tuple[str, ...]:
 
 def skeleton(row: AlertRow) -> str:
     """What a new alert's page begins with: its sections in order, what the table knows, and marks where to write."""
+    place = PLACES[row.name].line() if row.name in PLACES else TO_WRITE
     texts = {
+        "First look": f"```sh\ncurl -s $AGENT/metrics | grep -E '{_pattern(row.expression)}'\n```\n\n"
+        f"Look for `{TO_WRITE}`.",
         "Meaning": f"{row.summary}.",
         "Impact": TO_WRITE,
-        "Diagnosis": f"```sh\ncurl -s $AGENT/metrics | grep -E '{_pattern(row.expression)}'\n```\n\n"
-        f"Look for `{TO_WRITE}`.",
+        "Diagnosis": TO_WRITE,
         "Mitigation": f"{TO_WRITE} It is not {row.silent}.",
         "Decision": "\n".join(f"- **{decision}** if {TO_WRITE}" for decision in DECISIONS),
     }
-    return f"# {row.name}\n\n" + "\n".join(f"## {name}\n\n{texts[name]}\n" for name in SECTIONS)
+    return f"# {row.name}\n\n{place}\n\n" + "\n".join(f"## {name}\n\n{texts[name]}\n" for name in SECTIONS)
 
 
 def _pattern(expression: str) -> str:
@@ -93,6 +98,7 @@ def parse_page(text: str) -> Page:
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     return Page(
         title=head.removeprefix("# ").splitlines()[0],
+        head="\n".join(head.splitlines()[1:]).strip(),
         sections=sections,
         checks=tuple(_check(match) for match in _FENCE.finditer(text)),
     )

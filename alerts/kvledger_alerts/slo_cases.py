@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvledger_alerts.cases import ENGINE, Case, Firing, Series, engine, growing, silent, steady
+from kvledger_alerts.cases import ENGINE, WHO, Case, Firing, Series, engine, growing, quiet, silent, steady
 
 TTFT, AVAILABILITY = "KvledgerTtftSloBurn", "KvledgerAvailabilitySloBurn"
 CLASS = {"class": "default"}
@@ -24,7 +24,7 @@ def _burns(said: str, percent: str, limits: dict[str, str], *windows: str) -> tu
     return tuple(
         Firing(
             labels={**ENGINE, "severity": "critical" if window in ("1h", "6h") else "warning", "window": window},
-            description=f"Engine golden:0: {percent} {said} in the last {window}. At {limits[window]} the budget is "
+            description=f"Engine {WHO}: {percent} {said} in the last {window}. At {limits[window]} the budget is "
             f"used up {factors[window]} times as fast as allowed.",
         )
         for window in windows
@@ -57,25 +57,21 @@ TTFT_CASES = (
         moments={"14m": _late("100%", "1h"), "20m": _late("75%", "6h"), **silent("55m", "110m")},
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=TTFT,
-        title="every tenth first token is late: nobody is woken",
-        series=_first_tokens(growing(10, HOUR), growing(9, HOUR)),
-        moments=silent("10m", "30m", "59m"),
+    *quiet(
+        TTFT,
+        "10m 30m 59m",
+        {
+            "every tenth first token is late: nobody is woken": _first_tokens(growing(10, HOUR), growing(9, HOUR)),
+            "a night with a handful of slow requests": _first_tokens(growing(0.1, HOUR), growing(0, HOUR)),
+        },
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=TTFT,
-        title="a night with a handful of slow requests",
-        series=_first_tokens(growing(0.1, HOUR), growing(0, HOUR)),
-        moments=silent("10m", "30m", "59m"),
-        interval_seconds=MINUTE,
-    ),
-    Case(
-        alert=TTFT,
-        title="idle: nothing over nothing",
-        series=_first_tokens(steady(7, HOUR), steady(7, HOUR)),
-        moments=silent("10m", "59m"),
+    *quiet(
+        TTFT,
+        "10m 59m",
+        {
+            "idle: nothing over nothing": _first_tokens(steady(7, HOUR), steady(7, HOUR)),
+        },
         interval_seconds=MINUTE,
     ),
     Case(
@@ -112,25 +108,27 @@ AVAILABILITY_CASES = (
         moments={**silent("2m"), "10m": _failed("25%", "1h"), "59m": _failed("25%", "1h", "6h")},
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=AVAILABILITY,
-        title="clients that cancel, and clients that ask for too much: that is not the service's failure",
-        series=_requests(growing(6, HOUR), steady(0, HOUR), steady(0, HOUR), growing(20, HOUR)),
-        moments=silent("10m", "30m", "59m"),
+    *quiet(
+        AVAILABILITY,
+        "10m 30m 59m",
+        {
+            "clients that cancel, and clients that ask for too much: that is not the service's failure": _requests(
+                growing(6, HOUR), steady(0, HOUR), steady(0, HOUR), growing(20, HOUR)
+            ),
+            "one error in a quiet night": _requests(
+                growing(0.1, HOUR), f"{steady(0, 20)} {steady(1, HOUR - 20)}", steady(0, HOUR)
+            ),
+        },
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=AVAILABILITY,
-        title="one error in a quiet night",
-        series=_requests(growing(0.1, HOUR), f"{steady(0, 20)} {steady(1, HOUR - 20)}", steady(0, HOUR)),
-        moments=silent("10m", "30m", "59m"),
-        interval_seconds=MINUTE,
-    ),
-    Case(
-        alert=AVAILABILITY,
-        title="an engine that does not say whom it refuses: its availability is not known",
-        series=_requests(growing(6, HOUR), growing(2, HOUR), "")[:3],
-        moments=silent("10m", "59m"),
+    *quiet(
+        AVAILABILITY,
+        "10m 59m",
+        {
+            "an engine that does not say whom it refuses: its availability is not known": _requests(
+                growing(6, HOUR), growing(2, HOUR), ""
+            )[:3],
+        },
         interval_seconds=MINUTE,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvledger_alerts.cases import ENGINE, Case, Firing, Series, engine, silent, steady
+from kvledger_alerts.cases import Case, Firing, Series, engine, quiet, silent, steady, warning
 from kvledger_alerts.causes import COMPUTE_BOUND, POOL_BOUND, SCHEDULER_BOUND
 
 MINUTE = 60
@@ -19,21 +19,14 @@ def _ruled(verdict: str, reasons: Mapping[str, str], verdicts: str = steady(1, H
 
 
 def _bound(verdict: str, percent: str, reason: str) -> Firing:
-    return Firing(
-        labels={**ENGINE, "severity": "warning", "verdict_reason": reason},
-        description=f"Engine golden:0 has been {verdict} nearly all the time, for {percent} of it because of {reason}.",
-    )
+    said = f" has been {verdict} nearly all the time, for {percent} of it because of {reason}."
+    return warning(said, verdict_reason=reason)
 
 
-def _peak(alert: str, verdict: str, reason: str) -> Case:
+def _peak(alert: str, verdict: str, reason: str) -> tuple[Case, ...]:
     values = f"{steady(0, 20)} {steady(1, 8)} {steady(0, 32)}"
-    return Case(
-        alert=alert,
-        title=f"{verdict} for some minutes: a peak",
-        series=_ruled(verdict, {reason: values}, values),
-        moments=silent("25m", "27m", "30m", "40m"),
-        interval_seconds=MINUTE,
-    )
+    series = _ruled(verdict, {reason: values}, values)
+    return quiet(alert, "25m 27m 30m 40m", {f"{verdict} for some minutes: a peak": series}, interval_seconds=MINUTE)
 
 
 CASES = (
@@ -53,21 +46,20 @@ CASES = (
         },
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=POOL_BOUND,
-        title="a full pool that nobody waits for",
-        series=_ruled("healthy", {"full_use": steady(1, HOUR), "many_requests": steady(0, HOUR)}),
-        moments=silent("20m", "40m"),
+    *quiet(
+        POOL_BOUND,
+        "20m 40m",
+        {
+            "a full pool that nobody waits for": _ruled(
+                "healthy", {"full_use": steady(1, HOUR), "many_requests": steady(0, HOUR)}
+            ),
+            "pool bound in every second minute: it comes and goes": _ruled(
+                "pool_bound", {"many_requests": " ".join(["1 0"] * 30)}, " ".join(["1 0"] * 30)
+            ),
+        },
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=POOL_BOUND,
-        title="pool bound in every second minute: it comes and goes",
-        series=_ruled("pool_bound", {"many_requests": " ".join(["1 0"] * 30)}, " ".join(["1 0"] * 30)),
-        moments=silent("20m", "40m"),
-        interval_seconds=MINUTE,
-    ),
-    _peak(POOL_BOUND, "pool_bound", "overload"),
+    *_peak(POOL_BOUND, "pool_bound", "overload"),
     Case(
         alert=SCHEDULER_BOUND,
         title="requests wait for a place in the batch all the time, while the pool has room",
@@ -75,14 +67,17 @@ CASES = (
         moments={**silent("4m"), "20m": (_bound("scheduler bound", "100%", "batch_slots"),)},
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=SCHEDULER_BOUND,
-        title="requests wait for the pool: more slots would not help them",
-        series=_ruled("pool_bound", {"many_requests": steady(1, HOUR), "batch_slots": steady(0, HOUR)}),
-        moments=silent("20m", "40m"),
+    *quiet(
+        SCHEDULER_BOUND,
+        "20m 40m",
+        {
+            "requests wait for the pool: more slots would not help them": _ruled(
+                "pool_bound", {"many_requests": steady(1, HOUR), "batch_slots": steady(0, HOUR)}
+            ),
+        },
         interval_seconds=MINUTE,
     ),
-    _peak(SCHEDULER_BOUND, "scheduler_bound", "token_budget"),
+    *_peak(SCHEDULER_BOUND, "scheduler_bound", "token_budget"),
     Case(
         alert=COMPUTE_BOUND,
         title="steps are the time, all the time",
@@ -90,12 +85,15 @@ CASES = (
         moments={**silent("4m"), "20m": (_bound("compute bound", "100%", "compute"),)},
         interval_seconds=MINUTE,
     ),
-    Case(
-        alert=COMPUTE_BOUND,
-        title="a busy engine that keeps nobody waiting",
-        series=_ruled("healthy", {"light": steady(1, HOUR), "compute": steady(0, HOUR)}),
-        moments=silent("20m", "40m"),
+    *quiet(
+        COMPUTE_BOUND,
+        "20m 40m",
+        {
+            "a busy engine that keeps nobody waiting": _ruled(
+                "healthy", {"light": steady(1, HOUR), "compute": steady(0, HOUR)}
+            ),
+        },
         interval_seconds=MINUTE,
     ),
-    _peak(COMPUTE_BOUND, "compute_bound", "compute"),
+    *_peak(COMPUTE_BOUND, "compute_bound", "compute"),
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
-from grafana_foundation_sdk.builders import prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import prometheus, stat, table, timeseries
 from grafana_foundation_sdk.models import common, units
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
@@ -16,6 +17,7 @@ from kvledger_dashboards import colors
 from kvledger_dashboards.queries.selection import Query
 from kvledger_dashboards.variables import DATASOURCE
 
+Kind = TypeVar("Kind", stat.Panel, table.Panel, timeseries.Panel)
 LAST = "lastNotNull"
 DASH = [10.0, 6.0]
 
@@ -34,6 +36,12 @@ class Face:
     unit: str
     span: int
     height: int
+
+
+def dressed(panel: Kind, face: Face) -> Kind:
+    """The panel with what every panel states, our data source, and the words for what is not known."""
+    dressing = panel.id(face.id).title(face.title).description(face.description).unit(face.unit)
+    return dressing.span(face.span).height(face.height).datasource(DATASOURCE).no_value("No data")
 
 
 def stat_face(number: int, title: str, text: str, unit: str = units.NoUnit, *, span: int = 3) -> Face:
@@ -82,15 +90,7 @@ def stat_panel(face: Face, queries: Sequence[Query], *, steps_of: Steps = PLAIN)
     """Numbers of now. Filled with colour if there are steps, plain text otherwise."""
     filled = len(steps_of) > 1
     panel = (
-        stat.Panel()
-        .id(face.id)
-        .title(face.title)
-        .description(face.description)
-        .unit(face.unit)
-        .span(face.span)
-        .height(face.height)
-        .datasource(DATASOURCE)
-        .no_value("No data")
+        dressed(stat.Panel(), face)
         .thresholds(steps(steps_of))
         .color_mode(common.BigValueColorMode.BACKGROUND_SOLID if filled else common.BigValueColorMode.VALUE)
         .graph_mode(common.BigValueGraphMode.NONE)
@@ -116,15 +116,7 @@ def line_panel(
     series that is zero would outline the one below it in a wrong colour.
     """
     panel = (
-        timeseries.Panel()
-        .id(face.id)
-        .title(face.title)
-        .description(face.description)
-        .unit(face.unit)
-        .span(face.span)
-        .height(face.height)
-        .datasource(DATASOURCE)
-        .no_value("No data")
+        dressed(timeseries.Panel(), face)
         .show_points(common.VisibilityMode.NEVER)
         .span_nulls(False)
         .line_width(0 if stacked else 1)

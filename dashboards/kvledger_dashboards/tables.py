@@ -10,9 +10,8 @@ from grafana_foundation_sdk.builders import table
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
-from kvledger_dashboards.panels import Face, target
+from kvledger_dashboards.panels import Face, dressed, target
 from kvledger_dashboards.queries.selection import Query
-from kvledger_dashboards.variables import DATASOURCE
 
 VALUE, TIME = "Value", "Time"
 _WORDS = models.MappingType.VALUE_TO_TEXT
@@ -48,15 +47,7 @@ class Column:
 def table_panel(face: Face, query: Query, columns: Sequence[Column], *, sort: str, descending: bool) -> table.Panel:
     """The table. Every label that the query keeps has to be a column. `sort` is the title of the column to sort by."""
     panel = (
-        table.Panel()
-        .id(face.id)
-        .title(face.title)
-        .description(face.description)
-        .unit(face.unit)
-        .span(face.span)
-        .height(face.height)
-        .datasource(DATASOURCE)
-        .no_value("No data")
+        dressed(table.Panel(), face)
         .show_header(True)
         .cell_height(common.TableCellHeight.SM)
         .with_target(target(query, "A"))

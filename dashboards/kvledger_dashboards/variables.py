@@ -64,7 +64,7 @@ def address(name: str, url: str) -> builders.TextBoxVariable:
 
 def firing_alerts(expr: str = marks.FIRING_ALERTS) -> builders.AnnotationQuery:
     """Marks the times at which an alert of ours was firing."""
-    return _mark("Firing alerts", "red", expr, "{{alertname}}", "{{severity}} {{engine}} {{model}}")
+    return _mark("Firing alerts", "red", expr, "{{alertname}}", "{{severity}} {{engine}} {{model}} {{instance}}")
 
 
 def restarts() -> builders.AnnotationQuery:

@@ -175,10 +175,12 @@ def test_groups_are_observed_apart() -> None:
     toy.count()
     ledger.end()
 
-    first, second = source_over(ledger).look().groups
+    observation = source_over(ledger).look()
+    first, second = observation.groups
 
     assert (first.name, first.logical_blocks, first.active_blocks) == ("g0", 3, 3)
     assert (second.name, second.logical_blocks, second.active_blocks) == ("g1", 3, 3)
+    assert pool(observation).active_blocks == 6, "a block belongs to one group: what groups hold adds up to the pool's"
 
 
 def test_unknown_is_never_zero() -> None:

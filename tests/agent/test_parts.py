@@ -96,6 +96,8 @@ def test_explorer_and_monitor_are_given_the_agent_and_ports_of_their_own() -> No
 
 
 def test_without_alertmanager_its_line_says_why() -> None:
-    said = {"url": "http://p", "alerts": "http://p/alerts", "alertmanager": None, "missing": ["it is not installed"]}
-    assert MONITOR.lines(said) == ["alerts        http://p/alerts", "alertmanager  it is not installed"]
+    urls = {"url": "http://p", "alerts": "http://p/alerts", "runbook": "http://r/", "alertmanager": None}
+    said = {**urls, "missing": ["it is not installed"]}
+    shown = ["alerts        http://p/alerts", "alertmanager  it is not installed", "runbook       http://r/"]
+    assert MONITOR.lines(said) == shown
     assert MONITOR.urls(said) == {"prometheus": "http://p", "alertmanager": None}

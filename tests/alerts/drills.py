@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvledger_alerts.table import Parameters, Scale
+from tests.agent.scrape.serving import page
 from tests.alerts import scenes
 from tests.alerts.scenes import SMALL, Request, Scene
 from tests.engine.server.process import EngineProcess
@@ -36,6 +37,8 @@ DRILLED = Parameters(
 """Minutes are fractions of a second, days are minutes; what needs a volume takes a small one. Rates are over 15 s: an
 exporter that fails tries again only every few seconds."""
 SCRAPES_BEFORE = 40
+FLAP_SECONDS = 1.0
+"""As long as from one scrape by Prometheus to the next."""
 WATCHING = ("--verdict-window", "3", "--interval-seconds", "0.5")
 
 
@@ -51,14 +54,24 @@ class Drill:
 
 
 class Churn:
-    """Clients that send one short request after the other until the block ends."""
+    """Clients that send one request after the other until the block ends.
+
+    With `same_prompt` all prompts are alike; with `until_first_event` each drops its connection after the first token.
+    """
 
     def __init__(
-        self, url: str, *, clients: int, prompt_tokens: int, max_tokens: int, same_prompt: bool = False
+        self,
+        url: str,
+        *,
+        clients: int,
+        prompt_tokens: int,
+        max_tokens: int,
+        same_prompt: bool = False,
+        until_first_event: bool = False,
     ) -> None:
         self._url, self._stop = url, threading.Event()
         self._sizes = prompt_tokens, max_tokens
-        self._same = same_prompt
+        self._same, self._impatient = same_prompt, until_first_event
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
 
     def _run(self, number: int) -> None:
@@ -71,7 +84,10 @@ class Churn:
                 with Request(
                     self._url, prompt_tokens=prompt_tokens, max_tokens=max_tokens, first_token=first
                 ) as request:
-                    request.read()
+                    if self._impatient:
+                        request.first_event()
+                    else:
+                        request.read()
             except (OSError, ValueError):
                 self._stop.wait(0.1)
 
@@ -102,6 +118,37 @@ def full(directory: Path, agent: AgentProcess) -> Iterator[None]:
     with ExitStack() as stack:
         engine = stack.enter_context(EngineProcess(directory, *flags))
         stack.enter_context(Request(engine.url, prompt_tokens=940, max_tokens=80)).first_event()
+        stack.enter_context(Request(engine.url, prompt_tokens=600, max_tokens=20, first_token=7))
+        yield
+
+
+@contextmanager
+def slow_steps(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """Nobody waits for a limit or for blocks: each waits for the step that runs when it comes, and that takes long."""
+    with (
+        EngineProcess(directory, *SMALL, "--step-time", "base=2s") as engine,
+        Churn(engine.url, clients=3, prompt_tokens=10, max_tokens=2),
+    ):
+        yield
+
+
+@contextmanager
+def impatient(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """Clients that go away with their first token, while long steps run, at whose end alone blocks come back."""
+    with (
+        EngineProcess(directory, *SMALL, "--step-time", "base=2s") as engine,
+        Churn(engine.url, clients=6, prompt_tokens=10, max_tokens=900, until_first_event=True),
+    ):
+        yield
+
+
+@contextmanager
+def too_large_for_the_rest(directory: Path, agent: AgentProcess) -> Iterator[None]:
+    """A request needs more blocks than are left in a pool that is little more than half full."""
+    flags = ("--blocks", "64", "--block-size", "16", "--max-model-len", "1024", "--step-time", "base=500ms")
+    with ExitStack() as stack:
+        engine = stack.enter_context(EngineProcess(directory, *flags))
+        stack.enter_context(Request(engine.url, prompt_tokens=540, max_tokens=300)).first_event()
         stack.enter_context(Request(engine.url, prompt_tokens=600, max_tokens=20, first_token=7))
         yield
 
@@ -171,12 +218,35 @@ def renamed_later(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess
             thread.join()
 
 
+@contextmanager
+def flapping_source(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+    """A scraped engine whose server refuses every other second; samples a second apart see it and do not, in turn."""
+    with scenes.scraping(directory) as (served, other):
+        over = threading.Event()
+
+        def flap() -> None:
+            while not over.is_set():
+                for body, status in ((b"busy", 500), (page(scenes.VLLM_PAGE), 200)):
+                    served.put("/metrics", body, status=status)
+                    over.wait(FLAP_SECONDS)
+
+        thread = threading.Thread(target=flap)
+        thread.start()
+        try:
+            yield other
+        finally:
+            over.set()
+            thread.join()
+
+
 DRILLS: dict[str, Drill] = {
     "slots": Drill(
         short_of_slots,
         told=("KvledgerSchedulerBound",),
         explained=("KvledgerWaitLong", "KvledgerOldestWaiter"),
     ),
+    "slow steps": Drill(slow_steps, told=("KvledgerWaitLong",)),
+    "too large": Drill(too_large_for_the_rest, told=("KvledgerPoolBound", "KvledgerOldestWaiter")),
     "late": Drill(short_of_slots, told=("KvledgerTtftSloBurn",)),
     "frozen": Drill(frozen_with_a_queue, told=("KvledgerEngineFrozen",), explained=("KvledgerOldestWaiter",)),
     "full": Drill(full, told=("KvledgerPoolHighWatermark",), explained=("KvledgerPoolBound", "KvledgerOldestWaiter")),
@@ -184,6 +254,8 @@ DRILLS: dict[str, Drill] = {
     "sharing": Drill(scenes.sharing, told=("KvledgerSharedPrefixPinning",)),
     "refusing": Drill(refusing_most, told=("KvledgerRejections", "KvledgerAvailabilitySloBurn")),
     "leaking": Drill(scenes.leaking, told=("KvledgerBlockLeak",), explained=("KvledgerIdleHold",)),
+    "idle hold": Drill(scenes.idle_hold, told=("KvledgerIdleHold",)),
+    "impatient": Drill(impatient, told=("KvledgerSlowRelease",)),
     "corrupted": Drill(scenes.corrupted, told=("KvledgerBlockCorruption",)),
     "miscounted": Drill(scenes.miscounted, told=("KvledgerInvariantBroken", "KvledgerBlockLeak")),
     "finishing": Drill(scenes.finishing, told=("KvledgerEngineStalled",), explained=("KvledgerSlowRelease",)),
@@ -194,6 +266,7 @@ DRILLS: dict[str, Drill] = {
     "cache": Drill(prompts_that_changed, told=("KvledgerPrefixHitCollapse",)),
     "compute": Drill(scenes.computing, told=("KvledgerComputeBound",)),
     "source": Drill(scenes.failing_source, told=("KvledgerLedgerUnreadable",), explained=("KvledgerSourceFailing",)),
+    "flapping": Drill(flapping_source, told=("KvledgerSourceFailing",)),
     "telemetry": Drill(scenes.losing_exports, told=("KvledgerTelemetryLost",)),
     "family": Drill(renamed_later, told=("KvledgerFamilyMissing",)),
     "unwatched": Drill(scenes.unwatched, told=("KvledgerAgentAbsent",), agent_killed=True),

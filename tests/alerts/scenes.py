@@ -20,13 +20,14 @@ from tempfile import TemporaryDirectory
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvledger_agent.scrape.conditions import IDLE_HOLD_SECONDS
 from tests.agent.scrape.serving import Served, page, serving
 from tests.alerts.stack import wait_for
 from tests.engine.server.process import ROOT, EngineProcess
 from tests.ports import free_port
 from tests.reliability.processes import AgentProcess
 
-VLLM_PAGE = "vllm-0.32-busy.prom"
+VLLM_PAGE, VLLM_IDLE_PAGE = "vllm-0.32-busy.prom", "vllm-0.32-idle_hold.prom"
 FINDING_SECONDS = 40.0
 SMALL = ("--blocks", "64", "--block-size", "16", "--max-model-len", "4096")
 
@@ -75,14 +76,16 @@ def value(agent: AgentProcess, name: str, **labels: str) -> float | None:
     return sum(found) if found else None
 
 
-def wait_until(agent: AgentProcess, name: str, holds: Callable[[float], bool], **labels: str) -> None:
+def wait_until(
+    agent: AgentProcess, name: str, holds: Callable[[float], bool], seconds: float = FINDING_SECONDS, **labels: str
+) -> None:
     """Wait for a value on the agent's page."""
 
     def answer() -> bool:
         now = value(agent, name, **labels)
         return now is not None and holds(now)
 
-    wait_for(answer, f"{name}{labels}", FINDING_SECONDS)
+    wait_for(answer, f"{name}{labels}", seconds)
 
 
 def leak(engine: EngineProcess) -> None:
@@ -112,9 +115,9 @@ def corrupted(directory: Path, agent: AgentProcess) -> Iterator[None]:
 
 
 @contextmanager
-def left_alone(directory: Path, mode: str) -> Iterator[None]:
+def left_alone(directory: Path, mode: str, name: str = "engine") -> Iterator[None]:
     """An engine that publishes and does nothing else, in one of the modes of `tests.alerts.stalling`."""
-    command = [sys.executable, "-m", "tests.alerts.stalling", str(directory), mode]
+    command = [sys.executable, "-m", "tests.alerts.stalling", str(directory), mode, name]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / place) for place in ("", "engine", "agent"))}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as engine:
         try:
@@ -383,10 +386,18 @@ def renamed(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
 
 
 @contextmanager
-def scraping(directory: Path) -> Iterator[tuple[Served, AgentProcess]]:
+def idle_hold(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
+    """A vLLM whose page shows blocks in use while nothing runs or waits, for so long that it is told."""
+    with scraping(directory, VLLM_IDLE_PAGE) as (_, other):
+        wait_until(other, "kvledger_findings", bool, IDLE_HOLD_SECONDS + FINDING_SECONDS, kind="idle_hold")
+        yield other
+
+
+@contextmanager
+def scraping(directory: Path, name: str = VLLM_PAGE) -> Iterator[tuple[Served, AgentProcess]]:
     """A server with a vLLM's page, and an agent that scrapes it."""
     with (
-        serving({"/metrics": page(VLLM_PAGE)}) as served,
+        serving({"/metrics": page(name)}) as served,
         AgentProcess(directory, "--scrape", f"engine={served.url}", "--scrape-interval-seconds", "0.2") as other,
     ):
         wait_until(other, "kvledger_agent_source_success", bool)

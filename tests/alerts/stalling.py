@@ -1,15 +1,15 @@
-"""`python -m tests.alerts.stalling DIRECTORY [MODE]`: an engine that publishes and whose requests no longer move.
+"""`python -m tests.alerts.stalling DIRECTORY [MODE [NAME]]`: an engine that publishes, whose requests no longer move.
 
-The reference engine has no such defect to switch on: here its loop is left alone after one step, and only publishes.
+The reference engine has no such defect to switch on: here its loop is left alone after some steps, and only publishes.
 Before that, MODE may make of its requests what other engines let happen: `finishing`, one that has ended and keeps its
-blocks; `never_fit`, one that waits for more than the pool has.
+blocks; `never_fit`, one that waits for more than the pool has; `held`, both, beside a prefix that three requests share.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,11 +23,14 @@ from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import NewRequest
 
 PUBLISH_SECONDS = 0.05
+APART: Sequence[tuple[int, int]] = ((1, 100), (2, 60))
+ALIKE: Sequence[tuple[int, int]] = ((1, 64), (1, 64), (1, 64), (2, 120))
+"""First token and length of each prompt."""
 
 
-def main(directory: str, mode: str = "stalled") -> None:
-    """One request runs, one waits for the pool, and nothing happens until the input closes."""
-    config = EngineConfig.from_mapping({"engine": "engine", "capacity_blocks": 16, "block_size_tokens": 8})
+def main(directory: str, mode: str = "stalled", name: str = "engine") -> None:
+    """Some requests run, the last one waits for the pool, and nothing happens until the input closes."""
+    config = EngineConfig.from_mapping({"engine": name, "capacity_blocks": 16, "block_size_tokens": 8})
     ledger = Ledger.create(Path(directory), config.limits())
     model = CellModel(
         capacity_blocks=config.capacity_blocks,
@@ -35,10 +38,10 @@ def main(directory: str, mode: str = "stalled") -> None:
         vocab_size=config.vocab_size,
     )
     loop = EngineLoop(config, ledger, model)
-    for number, prompt_tokens in enumerate((100, 60)):
-        prompt = [1 + number + 2 * position % 100 for position in range(prompt_tokens)]
+    for number, (first, tokens) in enumerate(ALIKE if mode == "held" else APART):
+        prompt = [first + 2 * position % 100 for position in range(tokens)]
         loop.submit(NewRequest(request_id=f"stuck-{number}", prompt=prompt, max_tokens=20))
-    loop.step()
+        loop.step()
     CHANGES[mode](ledger)
     print("ready", flush=True)
     closed = threading.Event()
@@ -49,7 +52,7 @@ def main(directory: str, mode: str = "stalled") -> None:
 
 def _finishing(ledger: Ledger) -> None:
     slots = ledger.slots
-    (slot,) = np.flatnonzero(slots.state == RequestState.RUNNING)
+    slot, *_ = np.flatnonzero(slots.state == RequestState.RUNNING)
     with _publication(ledger, int(slot)):
         slots.state[slot], slots.finishing_ns[slot] = RequestState.FINISHING, ledger.now_ns
 
@@ -58,6 +61,11 @@ def _never_fit(ledger: Ledger) -> None:
     (slot,) = np.flatnonzero(ledger.slots.state == RequestState.WAITING)
     with _publication(ledger, int(slot)):
         ledger.slots.max_tokens[slot] = 1 << 16
+
+
+def _held(ledger: Ledger) -> None:
+    _finishing(ledger)
+    _never_fit(ledger)
 
 
 @contextmanager
@@ -72,6 +80,7 @@ CHANGES: Mapping[str, Callable[[Ledger], None]] = {
     "stalled": lambda ledger: None,
     "finishing": _finishing,
     "never_fit": _never_fit,
+    "held": _held,
 }
 
 

@@ -10,11 +10,7 @@ from kvledger_alerts.rows import alert_rows, recording_rows
 from kvledger_alerts.table import Parameters
 from tests.dashboards.boards import annotation_queries, panel_queries
 
-AD_HOC: dict[str, str] = {
-    "length_tokens": "before launch, to plan concurrency at length percentiles (launch-checklist.md)",
-    "notes": "where a verdict names shared prefixes: status and explorer say what is noted, and of which prefix",
-    "swapped_blocks_total": "where --preemption swap is on, to see what it copies",
-}
+AD_HOC: dict[str, str] = {}
 """Families by their name in the catalogue, and when somebody asks for them by hand. Delete a line once a board or a
 rule has the family."""
 

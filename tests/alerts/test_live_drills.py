@@ -17,6 +17,7 @@ import pytest
 
 from kvledger_alerts.alertmanager import alertmanager_document
 from kvledger_alerts.build import target_files, write
+from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import alert_names
 from tests.alerts.drills import DRILLED, DRILLS, QUICK, WATCHING, Drill
 from tests.alerts.scenes import SMALL
@@ -110,5 +111,12 @@ def test_an_alert_fires_on_its_scene_is_told_or_explained_and_resolves(drill: Dr
         chain.told("resolved", told)
 
 
-def test_every_alert_has_a_drill() -> None:
-    assert {name for drill in DRILLS.values() for name in (*drill.told, *drill.explained)} == set(alert_names())
+def test_every_alert_has_a_drill_in_which_it_is_told() -> None:
+    assert {name for drill in DRILLS.values() for name in drill.told} == set(alert_names())
+
+
+def test_whatever_explains_an_alert_does_so_in_a_drill_that_tells_the_cause() -> None:
+    causes = {row.name: {cause.alert for cause in row.explained_by} for row in alert_rows(DRILLED)}
+    for title, drill in DRILLS.items():
+        for name in drill.explained:
+            assert causes[name] & set(drill.told), f"{title}: {name} is explained by none of {drill.told}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,6 +25,8 @@ import pytest
 
 from kvledger_alerts.monitor.command import WEBHOOK_VARIABLE
 from kvledger_alerts.rules import alert_names
+from kvledger_alerts.runbook_pages import RUNBOOK as PAGES
+from kvledger_alerts.table import Parameters
 from tests.alerts.stack import ask, wait_for
 from tests.alerts.test_versions import MOUNTED, mounted
 from tests.reliability.processes import AgentProcess
@@ -44,7 +50,7 @@ class Monitor:
     def __init__(self, *arguments: str, path: str | None = None) -> None:
         command = [sys.executable, "-m", "kvledger_agent", "monitor", "--json", "--port", "0"]
         self.process = subprocess.Popen(
-            [*command, "--alertmanager-port", "0", *arguments],
+            [*command, "--alertmanager-port", "0", "--runbook-port", "0", *arguments],
             env=os.environ | ({} if path is None else {"PATH": path}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,6 +153,29 @@ def test_a_webhook_from_the_environment_is_in_a_file_for_its_owner_and_in_no_arg
         assert not [argument for argument in process.cmdline() if HOOK in argument]
 
 
+def test_every_alert_links_to_its_page_and_every_page_on_to_others(tmp_path: Path) -> None:
+    with monitor("--data", str(tmp_path)) as started:
+        rules = [rule for group in started.ready().api("rules")["groups"] for rule in group["rules"]]
+        base = started.said["runbook"]
+        links = {rule["name"]: rule["annotations"]["runbook_url"] for rule in rules if rule["type"] == "alerting"}
+        assert links == {name: base + name for name in alert_names()}
+        for name, url in links.items():
+            page = answer(url)
+            assert f"# {name}\n" in html.unescape(page)
+            for further in re.findall(r'<a href="([^"]+)">', page):
+                assert answer(base + further), (name, further)
+        assert "# Runbook" in answer(base)
+        for nowhere in ("Nothing", "../rows.py", f"{PAGES}/README.md"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                answer(base + nowhere)
+
+
+def answer(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=END_SECONDS) as response:
+        assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+        return str(response.read().decode())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_both_and_leaves_no_file(number: signal.Signals) -> None:
     with monitor() as started:
@@ -178,7 +207,7 @@ def test_a_webhook_is_for_its_owner_only_where_an_earlier_file_could_be_read_by_
 
 
 def test_it_runs_the_very_files_that_compose_mounts(tmp_path: Path) -> None:
-    with monitor("--data", str(tmp_path)) as started:
+    with monitor("--data", str(tmp_path), "--runbook-base", Parameters().runbook_base) as started:
         started.ready()
         loaded = started.api("status/config")["yaml"]
     run = tmp_path / "config"

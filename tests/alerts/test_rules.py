@@ -177,6 +177,15 @@ def test_every_alert_fires_when_it_should_and_only_then(file: str) -> None:
         pytest.param("KvledgerPrefixHitCollapse", r" > 0.2\)", " > 0.01)", id="a load that never shared"),
         pytest.param("KvledgerSharedPrefixPinning", r"> 0.5\n +and engine:\S+", "> 0.5", id="sharing alone"),
         pytest.param(
+            "KvledgerSharedPrefixPinning", r"sum without \(group\) \(k", "max without (group) (k", id="one group alone"
+        ),
+        pytest.param(
+            "KvledgerSharedPrefixPinning",
+            r"max_over_time\(engine:kvledger_group_shared_blocks:ratio\[2m\]\)",
+            "sum without (group) (max_over_time(kvledger_group_shared_blocks[2m])) / 24",
+            id="what groups share by turns, added up",
+        ),
+        pytest.param(
             "KvledgerTtftSloBurn",
             r"\n +and engine:kvledger_ttft_late:ratio_rate5m > 0.72",
             "",
@@ -256,6 +265,7 @@ def test_the_cases_use_series_of_the_golden_page_with_exactly_their_labels() -> 
               for pair in s.labels.items()}  # fmt: skip
     values |= {(f.exposed_name, (label.name, word)) for f in catalog.FAMILIES for label in f.labels
                for word in label.values or ()}  # fmt: skip
+    values.add(("kvledger_group_shared_blocks", ("group", "sliding")))  # an engine calls its groups what it likes
     for case in CASES:
         for series in case.series:
             if series.name == "up":  # a scrape's own

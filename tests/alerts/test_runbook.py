@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvledger_alerts.places import PLACES
 from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import alert_names
 from kvledger_alerts.runbook_pages import (
@@ -26,21 +27,26 @@ from kvledger_alerts.runbook_pages import (
     read_page,
     skeleton,
 )
-from kvledger_alerts.table import AlertRow, Parameters
+from kvledger_alerts.table import AlertRow, Parameters, runbook_url
+from kvledger_dashboards import explorer
 from tests.alerts.scenes import SCENES, Scene, calm, prefilling
+from tests.dashboards.boards import BOARDS
 from tests.engine.server.process import EngineProcess, environment
 from tests.reliability.processes import AgentProcess
+
+EXPLORER = Path(explorer.__file__).parent
 
 
 def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
     assert page_names() == tuple(sorted(alert_names()))
-    assert set(SCENES) == set(alert_names())
+    assert set(SCENES) == set(PLACES) == set(alert_names())
 
 
 @pytest.mark.parametrize("name", alert_names())
-def test_a_page_has_the_alerts_name_five_sections_and_ends_in_decisions(name: str) -> None:
+def test_a_page_has_the_alerts_name_its_places_its_sections_and_ends_in_decisions(name: str) -> None:
     page = read_page(name)
     assert page.title == name
+    assert page.head == PLACES[name].line()
     assert tuple(page.sections) == SECTIONS
     assert all(text.strip() for text in page.sections.values())
     assert page.decisions
@@ -52,8 +58,9 @@ def test_a_page_has_the_alerts_name_five_sections_and_ends_in_decisions(name: st
 def test_every_command_is_followed_by_what_to_look_for(name: str) -> None:
     page = read_page(name)
     fenced = {section: text.count("```sh\n") for section, text in page.sections.items()}
+    assert fenced["First look"] == 1, "the first command stands at the top, before what is to be understood"
     assert fenced["Diagnosis"] >= 1
-    assert fenced["Diagnosis"] + fenced["Mitigation"] == len(page.checks) == sum(fenced.values())
+    assert 1 + fenced["Diagnosis"] + fenced["Mitigation"] == len(page.checks) == sum(fenced.values())
     assert all(check.signs for check in page.checks)
 
 
@@ -79,6 +86,29 @@ def test_the_triage_leads_to_every_alert_that_is_about_a_bottleneck_and_says_whe
     assert linked & set(alert_names()) == set(alert_names()) - apart
     assert "## When not to scale" in text
     assert all(f"*{decision}*" in text for decision in DECISIONS)
+
+
+def test_every_question_of_the_triage_leads_on_once_and_every_other_answer_ends_in_a_page_and_a_decision() -> None:
+    text = (RUNBOOK / f"{TRIAGE}.md").read_text().partition("## When not to scale")[0]
+    asked = re.findall(r"^(\d)\. \*\*[^*]+\?\*\*.*\n((?: {3}.+\n)+)", text, re.MULTILINE)
+    assert [int(number) for number, _ in asked] == list(range(1, len(asked) + 1))
+    for number, below in asked:
+        *ends, on = re.findall(r"^ {3}- (.+(?:\n {5}.+)*)", below, re.MULTILINE)
+        assert on.endswith(f" → {int(number) + 1}") or int(number) == len(asked), on
+        for end in ends:
+            assert "](Kvledger" in end, end
+            assert any(f"→ *{decision}*" in end or f": *{decision}*" in end for decision in DECISIONS), end
+
+
+@pytest.mark.parametrize("name", alert_names())
+def test_an_alerts_link_leads_to_its_page_the_page_to_its_panel_and_to_a_page_of_the_explorer(name: str) -> None:
+    (row,) = {row.name for row in alert_rows(Parameters()) if row.name == name}
+    assert (RUNBOOK / f"{runbook_url(row, '')}.md").exists()
+    found = re.findall(r"`\$GRAFANA/d/([\w-]+)\?viewPanel=(\d+)` \(\*(.+?)\*\)", read_page(name).head)
+    ((board, panel, title),) = found
+    assert {each["id"]: each["title"] for each in BOARDS[board]["panels"]}[int(panel)] == title
+    (page,) = re.findall(r"`\$EXPLORER/([a-z_]*)(?:\?engine=\$ENGINE)?`", read_page(name).head)
+    assert (EXPLORER / "app_pages" / f"{page or 'overview'}.py").exists()
 
 
 @pytest.mark.parametrize("name", [*page_names(), TRIAGE, CHECKLIST])

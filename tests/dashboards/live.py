@@ -20,6 +20,7 @@ from typing import Any
 
 from kvledger_agent.up.child import Child
 from tests.agent.scrape.serving import PAGES, serving
+from tests.alerts.scenes import left_alone
 from tests.alerts.stack import Prometheus
 from tests.dashboards import cramped
 from tests.dashboards.answers import PARAMETERS, Answers, Series
@@ -37,7 +38,9 @@ AGENT = (
 )
 PAGE, SCRAPED = PAGES / "vllm-0.32-busy.prom", "vllm"
 """A page that is served as it is, as that of an engine that only has a page."""
-ENGINES = {*SETTINGS, SCRAPED, cramped.NAME}
+HELD = "held"
+"""An engine whose requests no longer move: one has ended and keeps its blocks, one never fits, three share a prefix."""
+ENGINES = {*SETTINGS, SCRAPED, cramped.NAME, HELD}
 BROKEN = "broken.0.00000001.kvledger"
 """A ledger that is none."""
 
@@ -83,6 +86,7 @@ class Live(Answers):
         scraped = self._servers.enter_context(serving({"/metrics": PAGE.read_bytes()}))
         children = {name: self._engine(name) for name in SETTINGS}
         self._servers.enter_context(_cramped(self.ledgers))
+        self._servers.enter_context(left_alone(self.ledgers, HELD, HELD))
         self.agent = self._agent(scraped.url).first_line(READY_SECONDS)["url"]
         server = Prometheus(self.directory / "prometheus", agent=self.agent, parameters=PARAMETERS)
         self.prometheus = self._servers.enter_context(server).url

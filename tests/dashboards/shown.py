@@ -1,8 +1,8 @@
 """Which panel of which board shows something other than 0, and in which scenario.
 
 A panel with several queries may need more than one: each query shows something in one of them. A scenario is an engine
-of `scenarios.SETTINGS`, the scraped page `vllm`, the engine `cramped`, or `all`: what is about agents or the whole
-fleet follows no choice of engine.
+of `scenarios.SETTINGS`, the scraped page `vllm`, the engine `cramped` or `held`, or `all`: what is about agents or the
+whole fleet follows no choice of engine.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ ON_CALL: Mapping[str, tuple[str, ...]] = {
         "Wait by cause",
         "Waiting now by cause",
         "Oldest open wait",
+        "Wait by cause, P95",
         "Rejections by reason",
         "Ended by reason",
         "Time to first token",
@@ -49,6 +50,7 @@ ON_CALL: Mapping[str, tuple[str, ...]] = {
     "forks": ("Compute: errors",),
     "leak": ("Leaking", "Leaked blocks", "Open findings"),
     "lost": ("Findings by kind",),
+    "held": ("Requests that never fit", "Ended, still holding blocks", "Notes"),
     "stalled": ("Stalled",),
     "frozen": ("Frozen", "Heartbeat age"),
     "dead": ("Unknown", "Engines down", "Pool: errors"),
@@ -79,7 +81,7 @@ POOL: Mapping[str, tuple[str, ...]] = {
         "Reserve",
         "Block bytes",
     ),
-    "quota": ("Preemptions by mode", "Preempted blocks by fate"),
+    "quota": ("Preemptions by mode", "Preempted blocks by fate", "Blocks swapped"),
     "dead": ("Allocation failures",),
     "forks": ("Pinned", "Pinned blocks", "Copies on write", "Copied on write"),
     "leak": ("Leaked",),
@@ -103,6 +105,7 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
         "Wait by cause, P95",
         "Tokens of a request, P95",
         "Peak blocks of a request",
+        "Lengths to plan with",
         "Blocks by tenant",
         "Rejections by tenant",
         "Oldest wait by tenant",

@@ -15,7 +15,7 @@ from kvledger_agent.cli import GROUP
 from kvledger_agent.extras import DISTRIBUTION
 from kvledger_agent.up.child import Child, ChildFailed
 from kvledger_agent.up.page import fetch
-from kvledger_agent.up.settings import ALERTMANAGER_PORT, EXPLORER_PORT, PROMETHEUS_PORT, usable_port
+from kvledger_agent.up.settings import ALERTMANAGER_PORT, EXPLORER_PORT, PROMETHEUS_PORT, RUNBOOK_PORT, usable_port
 
 NICENESS = 5
 """Below engine and agent: what is looked at must not slow down what is looked into."""
@@ -47,13 +47,14 @@ def _explorer_arguments(agent_url: str) -> list[str]:
 
 
 def _monitor_arguments(agent_url: str) -> list[str]:
-    ports = {"--port": usable_port(PROMETHEUS_PORT), "--alertmanager-port": usable_port(ALERTMANAGER_PORT)}
-    return ["monitor", "--json", "--agent", agent_url, *(str(part) for pair in ports.items() for part in pair)]
+    ports = {"--port": PROMETHEUS_PORT, "--alertmanager-port": ALERTMANAGER_PORT, "--runbook-port": RUNBOOK_PORT}
+    flags = (part for flag, port in ports.items() for part in (flag, str(usable_port(port))))
+    return ["monitor", "--json", "--agent", agent_url, *flags]
 
 
 def _monitor_lines(said: Mapping[str, Any]) -> list[str]:
     told = said["alertmanager"] or "; ".join(said["missing"])
-    return [labelled("alerts", said["alerts"]), labelled("alertmanager", told)]
+    return [labelled("alerts", said["alerts"]), labelled("alertmanager", told), labelled("runbook", said["runbook"])]
 
 
 EXPLORER = Kind(

@@ -1,4 +1,4 @@
-"""`kvledger monitor`: serves alerts on loopback until it is told to stop. Needs Prometheus on the PATH."""
+"""`kvledger monitor`: serves alerts and runbook on loopback until it is told to stop. Needs Prometheus on the PATH."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
@@ -18,12 +19,12 @@ from urllib.parse import urlsplit
 from kvledger_agent.client import DEFAULT_URL, check_url
 from kvledger_agent.command import add_json_flag
 from kvledger_agent.errors import UsageError
+from kvledger_alerts.monitor.pages import RunbookServer
 from kvledger_alerts.monitor.pair import Pair, Plan
 from kvledger_alerts.monitor.programs import ALERTMANAGER, PROMETHEUS, ProgramMissing
 from kvledger_alerts.monitor.server import loopback_port
-from kvledger_alerts.table import Parameters
 
-PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
+PROMETHEUS_PORT, ALERTMANAGER_PORT, RUNBOOK_PORT = 9090, 9093, 9095
 WEBHOOK_VARIABLE = "KVLEDGER_WEBHOOK"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -32,7 +33,7 @@ class MonitorCommand:
     """Runs Prometheus and Alertmanager with the generated rules over one or more agents."""
 
     name = "monitor"
-    help = "run Prometheus and Alertmanager on this machine with kvledger's rules, over one or more agents"
+    help = "run Prometheus and Alertmanager here with kvledger's rules and runbook, over one or more agents"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
@@ -40,7 +41,12 @@ class MonitorCommand:
         parser.add_argument(
             "--agent", action="append", metavar="URL", help=f"an agent to scrape; may be repeated ({DEFAULT_URL})"
         )
-        for flag, port in (("--port", PROMETHEUS_PORT), ("--alertmanager-port", ALERTMANAGER_PORT)):
+        ports = (
+            ("--port", PROMETHEUS_PORT),
+            ("--alertmanager-port", ALERTMANAGER_PORT),
+            ("--runbook-port", RUNBOOK_PORT),
+        )
+        for flag, port in ports:
             parser.add_argument(flag, type=int, default=port, metavar="PORT", help="0 picks a free one (%(default)s)")
         parser.add_argument(
             "--data",
@@ -57,8 +63,7 @@ class MonitorCommand:
         parser.add_argument(
             "--runbook-base",
             metavar="URL",
-            default=Parameters().runbook_base,
-            help="where you serve the runbook's pages; alerts link there (%(default)s, which is nowhere)",
+            help="where you serve the runbook's pages; alerts link there (they are served here, at --runbook-port)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -67,7 +72,8 @@ class MonitorCommand:
         Raises `ProgramMissing`, `PortTaken`, `UsageError`, or `ServerFailed` when one of them ends by itself.
         """
         plan = _plan(args)
-        with _interruptible(), _workplace(args.data) as directory:
+        with _interruptible(), _workplace(args.data) as directory, _runbook(args) as runbook:
+            plan = replace(plan, runbook_base=runbook)
             try:
                 with Pair(plan, directory) as pair:
                     _announce(pair, plan, directory, as_json=args.json)
@@ -95,7 +101,6 @@ def _plan(args: argparse.Namespace) -> Plan:
         alertmanager_port=0 if alertmanager is None else loopback_port("--alertmanager-port", args.alertmanager_port),
         agents=agents,
         webhook_url=webhook,
-        runbook_base=args.runbook_base,
     )
 
 
@@ -114,6 +119,7 @@ def _announce(pair: Pair, plan: Plan, directory: Path, *, as_json: bool) -> None
             "url": pair.prometheus_url,
             "alerts": pair.alerts_url,
             "alertmanager": pair.alertmanager_url,
+            "runbook": plan.runbook_base,
             "agents": list(plan.agents),
             "missing": missing,
             "directory": str(directory),
@@ -122,7 +128,8 @@ def _announce(pair: Pair, plan: Plan, directory: Path, *, as_json: bool) -> None
         print(json.dumps(known), flush=True)
         return
     told = pair.alertmanager_url or "none, nobody is told"
-    print(f"alerts {pair.alerts_url}, alertmanager {told}, agents {', '.join(plan.agents)}", flush=True)
+    agents = ", ".join(plan.agents)
+    print(f"alerts {pair.alerts_url}, alertmanager {told}, runbook {plan.runbook_base}, agents {agents}", flush=True)
     for sentence in missing:
         print(sentence, file=sys.stderr)
 
@@ -142,6 +149,16 @@ def _workplace(given: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise UsageError(f"--data {given}: {error.strerror}; give a directory that can be written") from error
     yield given.resolve()
+
+
+@contextmanager
+def _runbook(args: argparse.Namespace) -> Iterator[str]:
+    """What alerts link to: the address given, or that of a server of ours. Raises `PortTaken`, `UsageError`."""
+    if args.runbook_base is not None:
+        yield args.runbook_base
+        return
+    with RunbookServer(loopback_port("--runbook-port", args.runbook_port)) as served:
+        yield served.url
 
 
 @contextmanager

@@ -10,20 +10,17 @@ from collections.abc import Mapping
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import units
 
-from kvledger_dashboards import colors, links
+from kvledger_dashboards import colors, limits, links
 from kvledger_dashboards.boards import oncall, shell
 from kvledger_dashboards.boards.shell import Panel, Panels
 from kvledger_dashboards.links import Places
 from kvledger_dashboards.panels import above, colored, count_steps, graph_face, line_panel, stat_face, stat_panel
-from kvledger_dashboards.parts.waits import LONG_SECONDS
 from kvledger_dashboards.queries import fleet
 from kvledger_dashboards.queries.selection import Query
 
 UID = "kvledger-fleet"
 FINDINGS_HEIGHT = 12
 """The legend has a line for every kind."""
-NEARLY_FULL, REFUSED = 0.9, 0.05
-"""The usual alert watermark, and the share of refusals at which an alert fires."""
 
 
 def board(places: Places) -> builders.Dashboard:
@@ -59,26 +56,28 @@ def _now() -> Panels:
     yield stat_panel(face, [fleet.LEAKED_NOW], steps_of=count_steps(colors.RED)).links([_on_call()])
     text = "Share of the blocks in use of the fullest model. Orange: at the usual alert watermark; add engines of it."
     face = stat_face(106, "Fullest model", text, units.PercentUnit)
-    yield stat_panel(face, [fleet.FULLEST], steps_of=above(NEARLY_FULL, colors.ORANGE))
+    yield stat_panel(face, [fleet.FULLEST], steps_of=above(limits.NEARLY_FULL, colors.ORANGE))
     text = "Requests that wait, everywhere. Growing: see for which cause before you add engines."
     yield stat_panel(stat_face(107, "Waiting", text, units.Short), [fleet.WAITING_NOW])
-    text = "Age of the oldest open wait anywhere. Orange from 30 s on: longer than most clients' patience."
+    text = (
+        "Age of the oldest open wait anywhere. Orange from 60 s on, as somebody is told then: see *On call* for what."
+    )
     face = stat_face(108, "Oldest wait", text, units.Seconds)
-    yield stat_panel(face, [fleet.OLDEST_NOW], steps_of=above(LONG_SECONDS, colors.ORANGE))
+    yield stat_panel(face, [fleet.OLDEST_NOW], steps_of=above(limits.OLDEST_WAIT_SECONDS, colors.ORANGE))
 
 
 def _engines() -> Panels:
-    text = "Engine cores by verdict. Many with the same bad one at once: a release or a shared cause, not one machine."
+    text = "Engine cores by verdict. Many with one bad one at once: look for a release, or a shared cause."
     yield _stack(201, "Engine cores by verdict", text, units.Short, fleet.VERDICTS, colors.VERDICTS)
     text = "Engine cores that live, by model. A step down is a loss: compare with the marks of critical alerts."
     yield _stack(202, "Engine cores by model", text, units.Short, fleet.CORES_BY_MODEL)
     text = "Share of the blocks in use, by model, with the usual alert watermark dashed. Above it: add engines."
     face = graph_face(203, "Active share by model", text, units.PercentUnit)
-    yield line_panel(face, [fleet.ACTIVE_RATIO], highest=1, limit=(NEARLY_FULL, colors.RED))
+    yield line_panel(face, [fleet.ACTIVE_RATIO], highest=1, limit=(limits.NEARLY_FULL, colors.RED))
     text = "Blocks of all pools by state. Much free while requests wait: the router, or a limit of the scheduler."
     face = graph_face(204, "Blocks by state", text, units.Short, span=12)
     yield colored(line_panel(face, [fleet.BLOCKS], stacked=True), colors.STATES)
-    text = "Blocks that there are, by model. A step is an engine that came or went, or another configuration."
+    text = "Blocks that there are, by model. A step is an engine that came or went: see the engine cores by model."
     face = graph_face(205, "Capacity by model", text, units.Short, span=12)
     yield line_panel(face, [fleet.CAPACITY])
     text = "Blocks that nobody is entitled to, by model. One model alone: a defect of its engine's release; roll back."
@@ -94,12 +93,12 @@ def _requests() -> Panels:
     yield _stack(301, "Requests in the fleet", text, units.Short, fleet.LIVE)
     text = "Requests that wait, by cause. `pool`: more engines; others: the scheduler's limits and quotas first."
     yield _stack(302, "Waiting in the fleet", text, units.Short, fleet.WAITING, colors.CAUSES)
-    text = "Seconds waited per second over five minutes, by cause: how many waited on average, and for what."
+    text = "Seconds waited per second over five minutes, by cause: how many waited. The greatest: see its limit first."
     yield _stack(303, "Waits in the fleet", text, units.Short, fleet.WAIT_SECONDS, colors.CAUSES)
-    text = "Age of the oldest open wait by cause, dashed at 30 s. It climbs alone: one engine does not move; *On call*."
+    text = "Age of the oldest open wait by cause, dashed at 60 s. One that climbs alone: see *On call* for the engine."
     face = graph_face(304, "Oldest wait by cause", text, units.Seconds)
-    yield colored(line_panel(face, [fleet.OLDEST], limit=(LONG_SECONDS, colors.RED)), colors.CAUSES)
-    text = "Accepted requests as they end, over five minutes. `engine_error` and `out_of_memory` are failures of ours."
+    yield colored(line_panel(face, [fleet.OLDEST], limit=(limits.OLDEST_WAIT_SECONDS, colors.RED)), colors.CAUSES)
+    text = "Accepted requests as they end, over five minutes. `engine_error`, `out_of_memory`: see *On call*."
     title = "Ended in the fleet"
     yield _stack(305, title, text, units.RequestsPerSecond, fleet.ENDINGS, colors.BAD_ENDINGS)
     text = "Requests refused, over five minutes, by reason. `queue_full` in all models: add engines or throttle."
@@ -108,22 +107,26 @@ def _requests() -> Panels:
 
 def _service() -> Panels:
     text = (
-        "95th percentile of the time to first token over five minutes. One model alone: its engines, not the network."
+        "95th percentile of the time to first token over five minutes, the target dashed (2.5 s). One model alone: "
+        "look at its engines, not at the network."
     )
-    yield _lines(401, "Time to first token by model, P95", text, units.Seconds, fleet.TTFT)
-    text = "95th percentile of the time between tokens over five minutes. Rising: batches too large, or preemptions."
+    face = graph_face(401, "Time to first token by model, P95", text, units.Seconds)
+    yield line_panel(face, [fleet.TTFT], limit=(limits.TTFT_SECONDS, colors.ORANGE))
+    text = "95th percentile of the time between tokens over five minutes. Rising: see the preemptions; admit fewer."
     yield _lines(402, "Time between tokens by model, P95", text, units.Seconds, fleet.TOKEN_GAP)
     text = (
         "Share of requests refused over five minutes, dashed at the alert's 5 %. See the reasons above for what to do."
     )
     face = graph_face(403, "Refused by model", text, units.PercentUnit)
-    yield line_panel(face, [fleet.REFUSED_SHARE], limit=(REFUSED, colors.RED))
+    yield line_panel(face, [fleet.REFUSED_SHARE], limit=(limits.REFUSED, colors.RED))
 
 
 def _work() -> Panels:
-    text = "Tokens generated per second over five minutes. Falling while requests wait: the engines are in trouble."
+    text = "Tokens generated per second over five minutes. Falling while requests wait: see their verdicts above."
     yield _stack(501, "Generated by model", text, "suffix: tokens/s", fleet.GENERATED)
-    text = "Prompt tokens computed per second over five minutes. A step up: somebody sends longer prompts."
+    text = (
+        "Prompt tokens computed per second over five minutes. A step up, as of longer prompts: see whose blocks grow."
+    )
     yield _stack(502, "Prompts by model", text, "suffix: tokens/s", fleet.PROMPTS)
     text = "Running requests that gave way, over five minutes. Lasting: pools too small for what is admitted."
     yield _lines(503, "Preemptions in the fleet", text, units.OpsPerSecond, fleet.PREEMPTIONS)
@@ -132,17 +135,18 @@ def _work() -> Panels:
 def _tenants() -> Panels:
     text = "Blocks of the ten tenants that hold most, everywhere. One with most of a full fleet: a quota."
     yield _stack(601, "Blocks of tenants", text, units.Short, fleet.TENANT_BLOCKS)
-    text = "Requests ended per second, of the ten busiest tenants. One that multiplies: a client that retries."
+    text = "Requests ended per second, of the ten busiest tenants. One that multiplies retries in a loop: throttle it."
     yield _stack(602, "Requests of tenants", text, units.RequestsPerSecond, fleet.TENANT_REQUESTS)
     text = "Refusals per second, of the ten tenants refused most. One alone: its quota or its requests; all: capacity."
     yield _stack(603, "Refusals of tenants", text, units.RequestsPerSecond, fleet.TENANT_REJECTIONS)
-    text = "Age of each tenant's oldest open wait, dashed at 30 s. One alone: its quota, weight or priority."
+    text = "Age of each tenant's oldest open wait, dashed at 60 s. One alone: its quota, weight or priority."
     face = graph_face(604, "Oldest waits of tenants", text, units.Seconds)
-    yield line_panel(face, [fleet.TENANT_OLDEST], limit=(LONG_SECONDS, colors.RED))
-    text = "Blocks held on average over five minutes by each tenant: what a bill is made of."
+    yield line_panel(face, [fleet.TENANT_OLDEST], limit=(limits.OLDEST_WAIT_SECONDS, colors.RED))
+    text = "Blocks held on average over five minutes by each tenant. Compare with what each has paid for."
     yield _stack(605, "Block-seconds of tenants", text, units.Short, fleet.TENANT_BLOCK_SECONDS)
     text = (
-        "Cost per hour in the currency of `--price-per-hour`. No data without a price. Dear: longer contexts, or waits."
+        "Cost per hour in the currency of `--price-per-hour`. No data without a price. Dear: look for longer "
+        "contexts, or waits."
     )
     yield _stack(606, "Cost of tenants per hour", text, "suffix: /h", fleet.TENANT_COST)
 

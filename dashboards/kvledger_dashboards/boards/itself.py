@@ -8,7 +8,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import units
 
-from kvledger_dashboards import colors
+from kvledger_dashboards import colors, limits
 from kvledger_dashboards.boards import shell
 from kvledger_dashboards.boards.shell import Panels
 from kvledger_dashboards.links import CORE_IN_EXPLORER, Places
@@ -19,11 +19,7 @@ from kvledger_dashboards.queries import liveness as engines
 from kvledger_dashboards.tables import VALUE, Column, table_panel
 
 UID = "kvledger-itself"
-BUSY_CORES = 0.5
-PUBLISH_SHARE = 0.05
 PHASE_COLORS = {"schedule": colors.BLUE, "model": colors.LIGHT_GREEN, "sample": colors.YELLOW, "publish": colors.LILAC}
-LOSS = 1e-9
-"""Any loss at all."""
 _CORES = (
     Column(source="engine", title="Engine", url=(CORE_IN_EXPLORER, "Open in the explorer")),
     Column(source="rank", title="Rank", width=80),
@@ -56,20 +52,20 @@ def _now() -> Panels:
     yield stat_panel(stat_face(101, "Agents", text, units.Short), [agents.AGENTS])
     text = "Ledgers and scraped engines whose last sample succeeded. Compare with what you run."
     yield stat_panel(stat_face(102, "Sources read", text, units.Short), [agents.SOURCES])
-    text = "Sources whose last sample failed. *Failing sources* says which; the agent's log and `/v1/engines` say why."
+    text = "Sources whose last sample failed. See *Failing sources* for which, `/v1/engines` for why."
     face = stat_face(103, "Sources failing", text, units.Short)
     yield stat_panel(face, [agents.SOURCES_FAILING], steps_of=count_steps(colors.RED))
     yield liveness.oldest_sample(104)
     text = "Ring records lost per second. Any: request lengths and histories have gaps; a shorter `--interval-seconds`."
     face = stat_face(105, "Losing records", text, units.OpsPerSecond)
-    yield stat_panel(face, [agents.LOSSES], steps_of=above(LOSS, colors.ORANGE))
+    yield stat_panel(face, [agents.LOSSES], steps_of=above(limits.LOSS, colors.ORANGE))
     text = "Records per second that found no room in a ledger. Any: raise that engine's limits; its numbers are short."
     face = stat_face(106, "Overflowing", text, units.OpsPerSecond)
-    yield stat_panel(face, [agents.OVERFLOWS_NOW], steps_of=above(LOSS, colors.ORANGE))
+    yield stat_panel(face, [agents.OVERFLOWS_NOW], steps_of=above(limits.LOSS, colors.ORANGE))
     text = "Processor cores that the busiest agent uses. Orange from half a core on: a longer `--interval-seconds`."
     face = stat_face(107, "Busiest agent", text, "suffix: cores")
-    yield stat_panel(face, [agents.PROCESSOR_NOW], steps_of=above(BUSY_CORES, colors.ORANGE)).decimals(2)
-    text = "Resident memory of the largest agent. It grows with pools and requests; a line that only climbs is a leak."
+    yield stat_panel(face, [agents.PROCESSOR_NOW], steps_of=above(limits.AGENT_CORES, colors.ORANGE)).decimals(2)
+    text = "Resident memory of the largest agent. Near its limit: give it more, or fewer engines."
     yield stat_panel(stat_face(108, "Largest agent", text, units.BytesIEC), [agents.MEMORY_NOW])
 
 
@@ -84,7 +80,7 @@ def _sources() -> Panels:
         "engines per agent, or a longer interval."
     )
     yield line_panel(graph_face(202, "Duration of a sample", text, units.Seconds), [agents.SAMPLE_DURATION])
-    yield liveness.sample_age(203)
+    yield liveness.SAMPLE_AGE.at(203)
 
 
 def _losses() -> Panels:
@@ -106,8 +102,8 @@ def _losses() -> Panels:
 
 
 def _ledgers() -> Panels:
-    yield liveness.heartbeat(401)
-    yield liveness.engine_steps(402)
+    yield liveness.HEARTBEAT.at(401)
+    yield liveness.STEPS.at(402)
     text = (
         "Starts of engines that took over a predecessor's counters. More than you made: something kills them; read the "
         "end of their logs."
@@ -129,7 +125,7 @@ def _signals() -> Panels:
     )
     face = Face(id=502, title="Missing signals", description=text, unit=units.Short, span=8, height=10)
     yield table_panel(face, agents.MISSING_SIGNALS, _SIGNALS, sort="Engine cores without", descending=True)
-    text = "Versions of agents. More than one: an upgrade is under way, or stuck."
+    text = "Versions of agents. More than one for long: see which agents an upgrade left out."
     face = Face(id=503, title="Versions", description=text, unit=units.Short, span=4, height=10)
     yield table_panel(face, agents.VERSIONS, _VERSIONS, sort="Agent", descending=True)
 
@@ -137,13 +133,13 @@ def _signals() -> Panels:
 def _cost() -> Panels:
     text = (
         "Share of each engine's step time that it takes to publish the ledger and hand tokens over. Above the dashed "
-        "line (5 %): steps are very short, or very many requests end at once."
+        "line (5 %): see whether steps are very short, or very many requests end at once."
     )
     face = graph_face(601, "Share of a step for publishing", text, units.PercentUnit)
-    yield line_panel(face, [engines.PUBLISH_SHARE], limit=(PUBLISH_SHARE, colors.ORANGE))
+    yield line_panel(face, [engines.PUBLISH_SHARE], limit=(limits.PUBLISH_SHARE, colors.ORANGE))
     text = (
-        "Where the time of steps goes, of all chosen engines. Little `model`: the processor in front of the "
-        "accelerator."
+        "Where the time of steps goes, of all chosen engines. Little `model`: give the engine's process more of a "
+        "processor; the accelerator waits for it."
     )
     panel = line_panel(
         graph_face(602, "Time of a step by phase", text, units.PercentUnit), [engines.PHASES], stacked=True
@@ -154,12 +150,12 @@ def _cost() -> Panels:
         "(dashed) is much: a longer `--interval-seconds`, fewer engines per agent."
     )
     face = graph_face(603, "Processor of agents", text, "suffix: cores")
-    yield line_panel(face, [agents.PROCESSOR], limit=(BUSY_CORES, colors.ORANGE))
-    text = "Resident memory of each agent. It grows with pools and requests; a line that only climbs is a leak of ours."
+    yield line_panel(face, [agents.PROCESSOR], limit=(limits.AGENT_CORES, colors.ORANGE))
+    text = "Resident memory of each agent. It grows with pools and requests. One that climbs all the time: restart it."
     yield line_panel(graph_face(604, "Memory of agents", text, units.BytesIEC, span=12), [agents.MEMORY])
     text = (
-        "Exports over OTLP, tried and failed. No data without `--otlp`. Failing: the collector is down or refuses; the "
-        "agent's log has one line on it. Boards and alerts do not depend on it."
+        "Exports over OTLP, tried and failed. No data without `--otlp`. Failing: see the collector, and the one line "
+        "in the agent's log. Boards and alerts do not depend on it."
     )
     panel = line_panel(graph_face(605, "OTLP exports", text, units.OpsPerSecond, span=12), agents.EXPORTS)
     yield colored(panel, {"tried": colors.BLUE, "failed": colors.RED})

@@ -42,11 +42,11 @@ def board(places: Places) -> builders.Dashboard:
         "Verdict": _verdicts(),
         "Why": iter((reasons.of_each(201), reasons.shares(202), reasons.over_time(203))),
         "Pool | scheduler | compute": resources.panels(301, pool_board=pool.UID, requests_board=requests.UID),
-        "Waits": iter((waits.by_cause(401), waits.now_by_cause(402), waits.oldest(403))),
-        "Requests": iter((service.rejections(501), service.endings(502), service.first_token(503))),
-        "Leaks": iter((leaks.leaked(601), leaks.findings(602))),
-        "Tenants": iter((tenants.blocks(701), tenants.rejections(702))),
-        "Liveness": iter((liveness.heartbeat(801), liveness.engine_steps(802), liveness.sample_age(803))),
+        "Waits": _waits(),
+        "Requests": iter((service.REJECTIONS.at(501), service.ENDINGS.at(502), service.FIRST_TOKEN.at(503))),
+        "Leaks": _leaks(),
+        "Tenants": iter((tenants.BLOCKS.at(701, span=12), tenants.REJECTIONS.at(702, span=12))),
+        "Liveness": iter((liveness.HEARTBEAT.at(801), liveness.STEPS.at(802), liveness.SAMPLE_AGE.at(803))),
         "Scorecard": scorecard.panels(901),
     }
     text = "Is an engine in trouble, what kind of trouble, and whose. Read it from the top."
@@ -61,3 +61,14 @@ def _verdicts() -> Panels:
     yield leaks.open_findings(110)
     yield blocks.exhaustion(111, span=6)
     yield liveness.oldest_sample(112, span=6)
+
+
+def _waits() -> Panels:
+    yield from (waits.BY_CAUSE.at(401), waits.NOW_BY_CAUSE.at(402), waits.OLDEST.at(403))
+    yield from (waits.P95.at(404, span=12), waits.NEVER_FIT.at(405, span=12))
+
+
+def _leaks() -> Panels:
+    yield leaks.LEAKED.at(601, span=12, height=leaks.HEIGHT)
+    yield leaks.FINDINGS.at(602, span=12, height=leaks.HEIGHT)
+    yield from (leaks.FINISHING.at(603, span=12), leaks.NOTES.at(604, span=12))

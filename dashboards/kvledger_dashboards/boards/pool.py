@@ -8,7 +8,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import units
 
-from kvledger_dashboards import colors
+from kvledger_dashboards import colors, limits
 from kvledger_dashboards.boards import shell
 from kvledger_dashboards.boards.shell import Panels
 from kvledger_dashboards.links import Places
@@ -27,10 +27,6 @@ from kvledger_dashboards.parts import blocks
 from kvledger_dashboards.queries import pool
 
 UID = "kvledger-pool"
-NEARLY_FULL, FULL = 0.9, 0.98
-"""The usual alert watermark, and where a pool under pressure is critical."""
-WASTED = 0.25
-SLOW_RELEASE_SECONDS = 1.0
 
 
 def board(places: Places) -> builders.Dashboard:
@@ -51,7 +47,7 @@ def board(places: Places) -> builders.Dashboard:
 
 def _now() -> Panels:
     text = "Active share of the fullest pool. Orange: at the usual alert watermark; red: full. See who waits for it."
-    steps = above(NEARLY_FULL, colors.ORANGE, (FULL, colors.RED))
+    steps = above(limits.NEARLY_FULL, colors.ORANGE, (limits.FULL, colors.RED))
     yield stat_panel(stat_face(101, "Fullest pool", text, units.PercentUnit), [pool.FULLEST], steps_of=steps)
     text = (
         "Highest share of a pool that was active at once in the last minute, spikes between samples included. High "
@@ -96,7 +92,7 @@ def _headroom() -> Panels:
     yield over(panel, "capacity", colors.GREY, dashed=True)
     text = (
         "Free and cached less committed of each engine core. Below the dashed line (0), running requests will preempt "
-        "each other if they run to their end. Falling without new requests is a leak."
+        "each other if they run to their end. Falling without new requests: see *Leaked* and the findings."
     )
     face = graph_face(302, "Headroom", text, units.Short, span=12)
     yield line_panel(face, [pool.HEADROOM], lowest=None, limit=(0, colors.RED))
@@ -108,7 +104,7 @@ def _waste() -> Panels:
         "these contexts: a smaller one wastes less and costs more bookkeeping."
     )
     face = graph_face(401, "Tail waste", text, units.PercentUnit)
-    yield line_panel(face, [pool.TAIL_WASTE], highest=1, limit=(WASTED, colors.ORANGE))
+    yield line_panel(face, [pool.TAIL_WASTE], highest=1, limit=(limits.TAIL_WASTE, colors.ORANGE))
     text = (
         "Longest run of adjacent free ids of each engine core. Of no consequence to a paged engine; what a contiguous "
         "allocator, or a transfer of whole runs, could still get."
@@ -129,29 +125,32 @@ def _churn() -> Panels:
     )
     yield line_panel(graph_face(501, "Evictions", text, "suffix: blocks/s"), [pool.EVICTIONS])
     text = (
-        "Shared blocks copied because somebody was about to write. Many beside few saved blocks: sharing does not pay."
+        "Shared blocks copied because somebody was about to write. Many beside few saved blocks: see `kvledger "
+        "sharing` for whether it pays."
     )
     yield line_panel(graph_face(502, "Copies on write", text, "suffix: blocks/s"), [pool.COPIES])
     text = "Bytes of these copies. They go through the accelerator's memory: near its bandwidth they slow every step."
     yield line_panel(graph_face(503, "Copied on write", text, units.BytesPerSecondIEC), [pool.COPIED_BYTES])
-    yield blocks.preemptions(504)
+    yield blocks.PREEMPTIONS.at(504, span=12)
     text = (
         "What became of the blocks of preempted requests. `kept` is found again, `recycled` is computed again, "
-        "`swapped` comes back from host memory. Much `recycled`: the pool is too small, or `--preemption swap` would "
-        "help."
+        "`swapped` comes back from host memory. Much `recycled`: admit fewer, or try `--preemption swap`."
     )
-    yield line_panel(graph_face(505, "Preempted blocks by fate", text, "suffix: blocks/s"), [pool.PREEMPTED_BLOCKS])
-    yield blocks.failures(506)
+    yield line_panel(
+        graph_face(505, "Preempted blocks by fate", text, "suffix: blocks/s", span=12), [pool.PREEMPTED_BLOCKS]
+    )
+    yield blocks.FAILURES.at(506, span=12)
+    yield blocks.SWAPPED.at(507, span=12)
 
 
 def _time() -> Panels:
-    yield blocks.allocation(601)
+    yield blocks.ALLOCATION.at(601)
     text = (
         "End of a request to its last block given back, 95th percentile by cause. Past the dashed line (1 s) cancelled "
         "requests keep blocks that others wait for: look at long steps; docs/cancellation.md says what is normal."
     )
     face = graph_face(602, "Release time by cause, P95", text, units.Seconds)
-    yield line_panel(face, [pool.RELEASE], limit=(SLOW_RELEASE_SECONDS, colors.ORANGE))
+    yield line_panel(face, [pool.RELEASE], limit=(limits.RELEASE_P95_SECONDS, colors.ORANGE))
     text = (
         "How long references to blocks are held, private and shared. Shared ones that live much longer are prefixes "
         "worth keeping; private ones that grow longer: requests got longer, or nobody lets go."
@@ -163,8 +162,8 @@ def _time() -> Panels:
 
 def _sharing() -> Panels:
     text = (
-        "Prompt tokens found in the cache, as a share of those looked up. A fall: prompts changed at their beginning, "
-        "a salt or a tenant keeps them apart, or evictions took them."
+        "Prompt tokens found in the cache, as a share of those looked up. A fall: see the evictions for whether they "
+        "took them; otherwise ask who changed the beginning of prompts, a salt or a tenant."
     )
     face = graph_face(701, "Prefix hit rate", text, units.PercentUnit)
     yield line_panel(face, [pool.HIT_RATIO], highest=1)
@@ -183,8 +182,8 @@ def _memory() -> Panels:
     )
     yield stat_panel(stat_face(801, "KV budget", text, units.BytesIEC, span=8), [pool.BUDGET])
     text = (
-        "Of it, what is not blocks: weights, activations, buffers, metadata, as far as the engine knows. 0 would mean "
-        "that nobody subtracts them: concurrency would be overstated."
+        "Of it, what is not blocks: weights, activations, buffers, metadata, as far as the engine knows. 0 means that "
+        "nobody subtracts them: give the engine its reserve, or plan with less concurrency."
     )
     yield stat_panel(stat_face(802, "Reserve", text, units.BytesIEC, span=8), [pool.RESERVE])
     text = "Bytes of one block, by cache group. If it is not what the geometry gives, dtype or parallelism is another."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import units
 
-from kvledger_dashboards import colors
+from kvledger_dashboards import colors, limits
 from kvledger_dashboards.boards import shell
 from kvledger_dashboards.boards.shell import Panels
 from kvledger_dashboards.links import Places
@@ -20,8 +20,6 @@ from kvledger_dashboards.queries import tenants as tenant_queries
 UID = "kvledger-requests"
 PER_HOUR, PER_REQUEST = "suffix: /h", scorecard.COST_UNIT
 """Units of our own: nobody tells the board which currency the price is in."""
-REFUSED = 0.05
-"""The share of refusals at which an alert fires."""
 LIVE_COLORS = {"waiting": colors.ORANGE, "running": colors.LIGHT_GREEN, "finishing": colors.GREY}
 LIVE_COLORS |= {"preempted": "#FF7383", "swapped": colors.PURPLE}
 
@@ -61,8 +59,8 @@ def _requests() -> Panels:
     )
     face = graph_face(103, "Cancellations by cause", text, units.RequestsPerSecond)
     yield line_panel(face, [queries.CANCELLATIONS], stacked=True)
-    yield service.rejections(104)
-    yield service.endings(105)
+    yield service.REJECTIONS.at(104)
+    yield service.ENDINGS.at(105)
     text = (
         "Tokens per second: generated, of prompts, and computed again after preemptions. Computed again near "
         "generated: the engine does its work twice, admit fewer requests."
@@ -73,20 +71,21 @@ def _requests() -> Panels:
 
 
 def _latency() -> Panels:
-    yield service.first_token(201)
+    yield service.FIRST_TOKEN.at(201)
     text = (
-        "95th percentile of the time to first token of each class. Only one class slow: its budget or its turn; all of "
-        "them: the pool or the steps."
+        "95th percentile of the time to first token of each class, the target dashed (2.5 s). Only one class slow: "
+        "its budget or its turn; all of them: the pool or the steps."
     )
-    yield line_panel(graph_face(202, "Time to first token by class, P95", text, units.Seconds), [queries.TTFT_BY_CLASS])
+    face = graph_face(202, "Time to first token by class, P95", text, units.Seconds)
+    yield line_panel(face, [queries.TTFT_BY_CLASS], limit=(limits.TTFT_SECONDS, colors.ORANGE))
     text = (
         "Arrival to first block held: the wait for a place. The rest of the time to first token is compute. High here: "
         "capacity or a limit of the scheduler; low here and a slow first token: the steps."
     )
     yield line_panel(graph_face(203, "Time to first block", text, units.Seconds), queries.TTFB)
     text = (
-        "Time between two tokens of one request. Rising with the number running: the batch is large for the "
-        "accelerator; peaks alone: preemptions, or long prompts computed in between."
+        "Time between two tokens of one request. Rising with the number running: lower `--max-num-seqs`; peaks alone: "
+        "see preemptions, or limit the prompt tokens of a step."
     )
     yield line_panel(graph_face(204, "Time between tokens", text, units.Seconds), queries.TOKEN_GAP)
     text = (
@@ -99,13 +98,13 @@ def _latency() -> Panels:
         "reasons above say whether to throttle, to scale out, or to tell a client that it asks for too much."
     )
     face = graph_face(206, "Refused", text, units.PercentUnit)
-    yield line_panel(face, [queries.REFUSED_SHARE], limit=(REFUSED, colors.RED))
+    yield line_panel(face, [queries.REFUSED_SHARE], limit=(limits.REFUSED, colors.RED))
 
 
 def _waits() -> Panels:
-    yield waits.by_cause(301)
-    yield waits.now_by_cause(302)
-    yield waits.p95(303)
+    yield waits.BY_CAUSE.at(301)
+    yield waits.NOW_BY_CAUSE.at(302)
+    yield waits.P95.at(303)
 
 
 def _sizes() -> Panels:
@@ -113,32 +112,39 @@ def _sizes() -> Panels:
         "Tokens of requests that ended, 95th percentile by kind. Growing: fewer fit at once; compare with the maximum "
         "concurrency below before you promise longer contexts."
     )
-    yield line_panel(graph_face(401, "Tokens of a request, P95", text, units.Short, span=12), [queries.LENGTHS])
+    yield line_panel(graph_face(401, "Tokens of a request, P95", text, units.Short), [queries.LENGTHS])
     text = (
         "Most blocks that a request held at once. P99 near the capacity: one request can fill the pool; bound its "
         "context (`--max-model-len`, a tenant's `max_context`)."
     )
-    yield line_panel(graph_face(402, "Peak blocks of a request", text, units.Short, span=12), queries.PEAK_BLOCKS)
+    yield line_panel(graph_face(402, "Peak blocks of a request", text, units.Short), queries.PEAK_BLOCKS)
+    text = (
+        "Tokens, prompt and output, of the requests that ended, at the percentiles with which the maximum concurrency "
+        "is computed; the longest of all engine cores. Plan with P95 and P99; far apart: an engine of its own for the "
+        "long ones."
+    )
+    yield line_panel(graph_face(403, "Lengths to plan with", text, units.Short), [queries.PLANNED_LENGTHS])
 
 
 def _tenants() -> Panels:
-    yield tenants.blocks(501)
+    yield tenants.BLOCKS.at(501, span=12)
     text = (
         "Blocks of each tenant as a share of its quota, in the engine core where it is highest; tenants without one "
-        "have no line. At the dashed line (100 %) its requests wait for `tenant_quota`: raise the quota only if the "
+        "have no line. Past the dashed line (95 %) its requests wait for `tenant_quota`: raise the quota only if the "
         "pool has room."
     )
     face = graph_face(502, "Quota used by tenant", text, units.PercentUnit, span=12)
-    yield line_panel(face, [tenant_queries.QUOTA_SHARE], limit=(1, colors.ORANGE))
-    yield tenants.rejections(503)
+    yield line_panel(face, [tenant_queries.QUOTA_SHARE], limit=(limits.QUOTA_USED, colors.ORANGE))
+    yield tenants.REJECTIONS.at(503, span=12)
     text = (
-        "Age of each tenant's oldest open wait, of the ten that wait longest, dashed at 30 s. One far above the "
-        "others: its quota, its weight or its priority; all alike: the engine."
+        "Age of each tenant's oldest open wait, of the ten that wait longest, dashed at 60 s. "
+        "One far above the others: its quota, its weight or its priority; all alike: the engine."
     )
     face = graph_face(504, "Oldest wait by tenant", text, units.Seconds, span=12)
-    yield line_panel(face, [tenant_queries.OLDEST_WAIT], limit=(waits.LONG_SECONDS, colors.RED))
+    yield line_panel(face, [tenant_queries.OLDEST_WAIT], limit=(limits.OLDEST_WAIT_SECONDS, colors.RED))
     text = (
-        "Requests that ended per second, of the ten busiest tenants. One that multiplies: a client retries in a loop."
+        "Requests that ended per second, of the ten busiest tenants. One that multiplies: see whether its client "
+        "retries in a loop, and throttle it."
     )
     face = graph_face(505, "Ended by tenant", text, units.RequestsPerSecond, span=12)
     yield line_panel(face, [tenant_queries.ENDED], stacked=True)
@@ -159,7 +165,7 @@ def _cost() -> Panels:
     yield line_panel(face, [tenant_queries.BLOCK_SECONDS], stacked=True)
     text = (
         "Cost of these block-seconds per hour, in the currency of the agent's `--price-per-hour`. No data without a "
-        "price. Blocks that nobody holds cost nobody anything: the sum is the used part of the price."
+        "price. Far below the price: the pool stands empty, fewer engines would do."
     )
     face = graph_face(602, "Cost per hour by tenant", text, PER_HOUR)
     yield line_panel(face, [tenant_queries.COST_PER_HOUR], stacked=True)

@@ -5,11 +5,40 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import stat, timeseries
 from grafana_foundation_sdk.models import units
 
-from kvledger_dashboards import colors
+from kvledger_dashboards import colors, limits
+from kvledger_dashboards.graphs import Graph
 from kvledger_dashboards.panels import below, colored, graph_face, line_panel, over, stat_face, stat_panel
 from kvledger_dashboards.queries import pool
 
-SOON_SECONDS = 300.0
+PREEMPTIONS = Graph(
+    title="Preemptions by mode",
+    text="Running requests that gave their blocks up to others. A few are normal in a full pool; many mean that work "
+    "is done again and again: admit fewer (`--watermark`, `--max-num-seqs`) or add capacity.",
+    unit=units.OpsPerSecond,
+    queries=[pool.PREEMPTIONS],
+)
+FAILURES = Graph(
+    title="Allocation failures",
+    text="Allocations that the pool could not serve; each makes a request wait or others give way. Lasting: the pool "
+    "is too small for what is admitted; admit fewer, or add capacity.",
+    unit=units.OpsPerSecond,
+    queries=[pool.FAILURES],
+)
+SWAPPED = Graph(
+    title="Blocks swapped",
+    text="Blocks copied to host memory (`out`) and back (`in`), with `--preemption swap`. As many in as out, all the "
+    "time: requests take turns instead of running; admit fewer. Much more out than in: they are given up, not resumed.",
+    unit="suffix: blocks/s",
+    queries=[pool.SWAPPED],
+)
+ALLOCATION = Graph(
+    title="Allocation time",
+    text="Time inside the allocator for one allocation: search, eviction, lock. It is part of every step. Past the "
+    "dashed line (5 ms) with free blocks the allocator is the trouble, not the capacity: look at evictions.",
+    unit=units.Seconds,
+    queries=pool.ALLOCATION,
+    limit=(limits.ALLOCATION_SECONDS, colors.ORANGE),
+)
 
 
 def stack(number: int) -> timeseries.Panel:
@@ -48,32 +77,4 @@ def exhaustion(number: int, *, span: int = 3) -> stat.Panel:
         "throttle now; the growth may also be a leak."
     )
     face = stat_face(number, "Until exhaustion", text, units.Seconds, span=span)
-    return stat_panel(face, [pool.EXHAUSTION], steps_of=below(SOON_SECONDS, colors.RED))
-
-
-def preemptions(number: int) -> timeseries.Panel:
-    """Who had to give way."""
-    text = (
-        "Running requests that gave their blocks up to others. A few are normal in a full pool; many mean that work is "
-        "done again and again: admit fewer (`--watermark`, `--max-num-seqs`) or add capacity."
-    )
-    return line_panel(graph_face(number, "Preemptions by mode", text, units.OpsPerSecond), [pool.PREEMPTIONS])
-
-
-def failures(number: int) -> timeseries.Panel:
-    """Allocations that found no block."""
-    text = (
-        "Allocations that the pool could not serve; each makes a request wait or others give way. Lasting: the pool is "
-        "too small for what is admitted."
-    )
-    return line_panel(graph_face(number, "Allocation failures", text, units.OpsPerSecond), [pool.FAILURES])
-
-
-def allocation(number: int) -> timeseries.Panel:
-    """Time inside the allocator."""
-    text = (
-        "Time inside the allocator for one allocation: search, eviction, lock. It is part of every step. Past the "
-        "dashed line (5 ms) with free blocks the allocator is the trouble, not the capacity: look at evictions."
-    )
-    face = graph_face(number, "Allocation time", text, units.Seconds)
-    return line_panel(face, pool.ALLOCATION, limit=(0.005, colors.ORANGE))
+    return stat_panel(face, [pool.EXHAUSTION], steps_of=below(limits.EXHAUSTION_SECONDS, colors.RED))

@@ -62,7 +62,7 @@ def shares(number: int) -> timeseries.Panel:
     """Where request time goes."""
     text = (
         "Where the time of requests goes, averaged over the engine cores that have any: waits by cause, prefill, "
-        "decode. The largest wait is what to change first; mostly decode means that nothing but compute makes it "
+        "decode. The largest wait is what to change first; mostly decode: look at the compute, nothing else makes it "
         "faster."
     )
     face = graph_face(number, "Where request time goes", text, units.PercentUnit, span=12, height=HEIGHT)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from grafana_foundation_sdk.builders import timeseries
 from grafana_foundation_sdk.models import units
 
-from kvledger_dashboards import colors, links
+from kvledger_dashboards import colors, limits, links
 from kvledger_dashboards.panels import colored, graph_face, line_panel, over
 from kvledger_dashboards.queries import resources
 
@@ -35,11 +35,11 @@ def _utilisation(first: int) -> Iterator[timeseries.Panel]:
     panel = line_panel(graph_face(first + 1, "Scheduler: utilisation", text, units.Short), resources.SCHEDULER_USED)
     yield colored(panel, {"running": colors.LIGHT_GREEN, "most in the last minute": colors.YELLOW})
     text = (
-        "Share of the time that each engine core computes in steps. Near 100 % with a pool half empty and nobody "
-        "waiting for blocks: the accelerator is the limit; add engines, blocks would not help."
+        "Share of the time that each engine core computes in steps. Past the dashed line (75 %) with a pool half empty "
+        "and nobody waiting for blocks: the accelerator is the limit; add engines, blocks would not help."
     )
     face = graph_face(first + 2, "Compute: utilisation", text, units.PercentUnit)
-    yield line_panel(face, resources.COMPUTE_USED, highest=1)
+    yield line_panel(face, resources.COMPUTE_USED, highest=1, limit=(limits.BUSY, colors.ORANGE))
 
 
 def _saturation(first: int) -> Iterator[timeseries.Panel]:
@@ -56,8 +56,8 @@ def _saturation(first: int) -> Iterator[timeseries.Panel]:
     face = graph_face(first + 1, "Scheduler: saturation", text, units.Short)
     yield colored(line_panel(face, resources.SCHEDULER_WAITING, stacked=True), _causes(resources.LIMITS))
     text = (
-        "Time that a step computes. Rising with the number running: the batch saturates the accelerator. Rising alone: "
-        "the accelerator became slower (clocks, neighbours)."
+        "Time that a step computes. Rising with the number running: the batch saturates the accelerator. Rising "
+        "alone: look at the accelerator (clocks, neighbours)."
     )
     yield line_panel(graph_face(first + 2, "Compute: saturation", text, units.Seconds), resources.COMPUTE_SATURATION)
 

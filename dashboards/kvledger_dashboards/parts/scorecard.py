@@ -27,7 +27,8 @@ def _sizes(first: int) -> Iterator[stat.Panel]:
     )
     yield stat_panel(stat_face(first, "Bytes per token", text, units.BytesIEC), [queries.BYTES_PER_TOKEN])
     text = (
-        "Token slots in a block. Large blocks waste more in each request's last one; small ones cost more bookkeeping."
+        "Token slots in a block. Large ones waste more in each request's tail, small ones cost more bookkeeping: see "
+        "*Tail waste* on *Pool*."
     )
     yield stat_panel(stat_face(first + 1, "Block size", text, units.Short), [queries.BLOCK_SIZE])
     text = (

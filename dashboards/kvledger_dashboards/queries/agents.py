@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvledger_dashboards.queries.selection import CORE, Query, added, now, per_second, rows, select
 
-SOURCE_LEGEND = "{{source}}"
+SOURCE_LEGEND = "{{source}} {{instance}}"
 INSTANCE_LEGEND = "{{instance}}"
 
 AGENTS = now(f"count({select('build_info')})", "agents")

@@ -83,11 +83,13 @@ EVICTIONS = Query(per_second("evictions_total", CORE), CORE_LEGEND)
 COPIES = Query(per_second("cow_copies_total", CORE), CORE_LEGEND)
 COPIED_BYTES = Query(per_second("cow_bytes_total", CORE), CORE_LEGEND)
 PREEMPTIONS = Query(per_second("preemptions_total", "mode"), "{{mode}}")
+SWAPPED = Query(per_second("swapped_blocks_total", "direction"), "{{direction}}")
 PREEMPTED_BLOCKS = Query(per_second("preempted_blocks_total", "fate"), "{{fate}}")
 FAILURES = Query(per_second("allocation_failures_total", CORE), CORE_LEGEND)
 
 ALLOCATION = percentiles("allocation", 50, 95, 99)
 RELEASE = Query(quantile(95, "release", "cause"), "{{cause}}")
+OLDEST_FINISHING = Query(f"max by ({CORE}) ({select('oldest_finishing_seconds')})", CORE_LEGEND)
 LIFETIME = tuple(
     Query(quantile(percent, "block_reference_lifetime", shared=shared), f"{word} P{percent}")
     for word, shared in (("private", "false"), ("shared", "true"))

@@ -11,9 +11,8 @@ AGENT_SELECTOR = 'job=~"$job",instance=~"$instance"'
 ENGINE_SELECTOR = f'{AGENT_SELECTOR},engine=~"$engine",model=~"$model"'
 WINDOW = "[$__rate_interval]"
 CORE = "instance, engine, rank"
-"""What tells one engine core from another. Its legend, `CORE_LEGEND`, is what alerts call it: an address would leave no
-room for the names in a narrow panel. Tables have it."""
-CORE_LEGEND = "{{engine}}/{{rank}}"
+"""What tells one engine core from another: two hosts may each have an engine of one name, and an agent of their own."""
+CORE_LEGEND = "{{engine}}/{{rank}} {{instance}}"
 TOP = 10
 """How many tenants a panel shows."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kvledger_dashboards.queries.selection import (
+    CORE,
+    CORE_LEGEND,
     Query,
     added,
     per_second,
@@ -16,6 +18,8 @@ WAIT_SECONDS = Query(per_second("wait", "cause"), "{{cause}}")
 WAITING_NOW = Query(added("requests_waiting", "cause"), "{{cause}}")
 OLDEST_WAIT = Query(f"max by (cause) ({select('oldest_wait_seconds')})", "{{cause}}")
 WAIT_P95 = Query(quantile(95, "wait", "cause"), "{{cause}}")
+
+NEVER_FIT = Query(added("requests_never_fit", CORE), CORE_LEGEND)
 
 LIVE = Query(added("requests_live", "state"), "{{state}}")
 LIVE_BY_CLASS = Query(added("requests_live", "class"), "{{class}}")
@@ -37,4 +41,5 @@ TOKENS = (
     Query(per_second("recomputed_tokens_total"), "computed again"),
 )
 PEAK_BLOCKS = percentiles("request_peak_blocks", 50, 95, 99)
+PLANNED_LENGTHS = Query(f"max by (percentile) ({select('length_tokens')})", "P{{percentile}}")
 LENGTHS = Query(quantile(95, "request_tokens", "kind"), "{{kind}}")

@@ -21,4 +21,5 @@ OPEN_FINDINGS = now(added("findings"), "findings")
 
 LEAKED = Query(added("pool_leaked_blocks", CORE), CORE_LEGEND)
 FINDINGS = Query(added("findings", "kind"), "{{kind}}")
+NOTES = Query(added("notes", "kind"), "{{kind}}")
 VIOLATIONS = Query(f"sum by (invariant) (abs({select('invariant_violations')}))", "invariant {{invariant}}, blocks off")

@@ -1,0 +1,71 @@
+"""The runbook on loopback, so that the links of alerts lead somewhere: each page as text with its links. Serves no file
+but the runbook's.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+
+from kvledger_alerts.monitor.server import HOST
+from kvledger_alerts.runbook_pages import RUNBOOK, TRIAGE
+
+PREFIX = "/runbook/"
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+_STYLE = "body{max-width:64em;margin:2em auto;font:15px/1.5 monospace}pre{white-space:pre-wrap}"
+
+
+def page_named(path: str) -> Path | None:
+    """The runbook's page that an address's path asks for; `/runbook/` is the triage. None where there is none."""
+    pages = {page.stem: page for page in RUNBOOK.glob("*.md")}
+    name = path.partition("?")[0].removeprefix(PREFIX).removesuffix(".md")
+    return pages.get(name or TRIAGE) if path.startswith(PREFIX) else None
+
+
+def as_html(title: str, text: str) -> str:
+    """Markdown as it is written, with links that can be followed."""
+    shown = _LINK.sub(lambda found: f'<a href="{found[2]}">{found[1]}</a>', html.escape(text))
+    return f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style><pre>{shown}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET for the runbook's pages and 404 for everything else; logs nothing."""
+
+    def do_GET(self) -> None:
+        page = page_named(self.path)
+        if page is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        body = as_html(page.stem, page.read_text()).encode()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nobody reads it."""
+
+
+class RunbookServer:
+    """Serves the pages from entry to exit, in a thread of its own. `url` is what an alert's name is appended to."""
+
+    def __init__(self, port: int) -> None:
+        self._server = ThreadingHTTPServer((HOST, port), _Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://{HOST}:{self._server.server_address[1]}{PREFIX}"
+
+    def __enter__(self) -> RunbookServer:
+        threading.Thread(target=self._server.serve_forever, name="runbook", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
