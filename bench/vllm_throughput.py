@@ -35,7 +35,7 @@ LIMITS = (
 _PREEMPTIONS = "vllm:num_preemptions_total"
 _MESSAGES_A_STEP = 2
 _MANY_REQUESTS = 1 << 15
-FULL_ROUNDS, WINDOWS_A_ROUND = 15, 40
+FULL_ROUNDS, WINDOWS_A_ROUND = 10, 40
 
 
 def measure(effort: Effort) -> Answer:
