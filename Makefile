@@ -10,10 +10,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install debian up test test-vllm lint format bench reliability verdict alert-drills board-drill board-picture
+.PHONY: help install debian up test test-vllm lint format bench reliability verdict alert-drills board-drill board-picture explorer-picture
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## create .venv with everything the other targets need
 
@@ -67,7 +67,7 @@ bench: $(INSTALLED) ## measure, write the committed table, exit 1 on a missed ba
 reliability: $(INSTALLED) ## the long drills; writes docs/reliability.md
 	$(BIN)/python -m tests.reliability $(ARGS)
 
-verdict: $(INSTALLED) ## every scenario of the verdict, live and twice; writes docs/verdict.md (about ten minutes)
+verdict: $(INSTALLED) ## every scenario of the verdict, live and twice; writes docs/verdict.md (a quarter of an hour)
 	$(BIN)/python -m tests.verdict $(ARGS)
 
 board-drill: $(INSTALLED) debian ## every query of the boards in every scenario of the verdict (minutes)
@@ -75,6 +75,9 @@ board-drill: $(INSTALLED) debian ## every query of the boards in every scenario 
 
 alert-drills: $(INSTALLED) debian ## every alert on a real Prometheus and Alertmanager: it fires, is told or explained, resolves
 	$(BIN)/python -m pytest -m drill tests/alerts/test_live_drills.py $(ARGS)
+
+explorer-picture: $(INSTALLED) debian ## draw docs/images/explorer-*.png anew; needs chromium (minutes)
+	$(BIN)/python -m dashboards.render.explorer $(ARGS)
 
 board-picture: $(INSTALLED) debian ## draw docs/images/board-*.png anew; needs npm and chromium (minutes)
 	$(BIN)/python -m dashboards.render.picture $(ARGS)

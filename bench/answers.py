@@ -23,10 +23,10 @@ from bench.children import ROOT, SOURCES
 from bench.effort import Effort
 from bench.errors import BenchError
 from bench.estimate import Windows
+from bench.hashes import PYTHON_HASH_SEED
 
-HASH_SEED = "0"
 _PINNED = {
-    "PYTHONHASHSEED": HASH_SEED,
+    "PYTHONHASHSEED": PYTHON_HASH_SEED,
     "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
     "OMP_NUM_THREADS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",

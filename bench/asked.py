@@ -12,9 +12,10 @@ from pathlib import Path
 
 from bench.children import END_SECONDS, ROOT, SOURCES
 from bench.errors import BenchError
+from bench.hashes import PYTHON_HASH_SEED
 
 # Waiting threads sleep, as they do in our engine: on two cores that others use too, that is the faster way for all.
-_PINNED = {"PYTHONHASHSEED": "0", "OMP_WAIT_POLICY": "PASSIVE"}
+_PINNED = {"PYTHONHASHSEED": PYTHON_HASH_SEED, "OMP_WAIT_POLICY": "PASSIVE"}
 
 Asked = Callable[[int], float]
 """The figure of the window with this seed."""

@@ -12,6 +12,7 @@ import numpy as np
 from bench.effort import Effort
 from bench.errors import BenchError
 from bench.estimate import Windows, estimate
+from bench.hashes import KEY_SEED
 from bench.plainpool import PlainPool
 from bench.plainrecords import RecordingPool
 from bench.result import Bar, Quantity, Result, Sense
@@ -45,7 +46,7 @@ class LedgerPool:
     def __init__(self, directory: Path, capacity: int) -> None:
         limits = Limits(engine="pool", capacity_blocks=capacity, max_requests=8)
         self.ledger = Ledger.create(directory, limits)
-        memory = CacheMemory(self.ledger)
+        memory = CacheMemory(self.ledger, hash_seed=KEY_SEED)
         self._chains, self.pool = PrefixChains(memory), BlockPool(memory)
         self._owner, self._tenant = np.zeros(1, np.uint64), np.zeros(1, np.int16)
         self._salt = np.zeros(1, np.uint64)

@@ -10,6 +10,7 @@ import numpy as np
 from bench.effort import Effort
 from bench.errors import BenchError
 from bench.estimate import estimate
+from bench.hashes import KEY_SEED
 from bench.interleave import interleave
 from bench.plainprefix import PlainPrefixIndex
 from bench.result import Quantity, Result
@@ -35,7 +36,7 @@ class Lookups:
         blocks = PROMPT_TOKENS // BLOCK_TOKENS
         limits = Limits(engine="prefix", capacity_blocks=PROMPTS * blocks, max_requests=1)
         self.ledger = Ledger.create(directory, limits)
-        self._cache, self._plain = KvCache(self.ledger), PlainPrefixIndex(BLOCK_TOKENS)
+        self._cache, self._plain = KvCache(self.ledger, hash_seed=KEY_SEED), PlainPrefixIndex(BLOCK_TOKENS)
         self._prompts = np.random.default_rng(0).integers(0, 32_000, (PROMPTS, PROMPT_TOKENS), dtype=np.int32)
         self._lists = [prompt.tolist() for prompt in self._prompts]
         for number in range(PROMPTS):

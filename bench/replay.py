@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.errors import BenchError
+from bench.hashes import KEY_SEED
 from kvledger.limits import Limits
 from kvledger.views import I32
 from kvledger.words import ReleaseCause, RequestState
@@ -33,7 +34,7 @@ class Replay:
             max_model_len_tokens=longest_tokens,
         )
         self.ledger = Ledger.create(directory, limits)
-        self.cache = KvCache(self.ledger)
+        self.cache = KvCache(self.ledger, hash_seed=KEY_SEED)
         # What an engine keeps of its requests besides the cache.
         self._tokens = np.zeros((running, longest_tokens), np.int32)
         self._salts = np.full(running, SALT, np.uint64)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.errors import BenchError
+from bench.hashes import PYTHON_HASH_SEED
 from bench.health import await_health
 from bench.vllmenv import vllm_python
 from kvledger_agent.up.child import Child
@@ -30,7 +31,7 @@ _VLLM = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
-    "PYTHONHASHSEED": "0",
+    "PYTHONHASHSEED": PYTHON_HASH_SEED,
 }
 _NOT_INHERITED = ("KVLEDGER_DIR", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
 
@@ -51,7 +52,7 @@ def our_server(checkpoint: Path, directory: Path, *, name: str, streams: int) ->
         "engine",
         ["engine", "--json", "--directory", str(directory / "ledgers"), *names, *flags],
         log=directory / f"{name}.log",
-        environment={"PYTHONHASHSEED": "0"},
+        environment={"PYTHONHASHSEED": PYTHON_HASH_SEED},
     )
     try:
         yield str(engine.first_line(READY_SECONDS)["url"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import hashes
 from bench.errors import BenchError
 from kvledger.views import I32
 from kvledger.writer import Ledger
@@ -39,9 +40,11 @@ def no_compute(config: EngineConfig) -> Computing:
 
 
 def engine(directory: Path, config: EngineConfig, compute: Compute) -> tuple[Ledger, EngineLoop]:
-    """A new ledger file and the loop over it, as the product makes them."""
+    """A new ledger file and the loop over it, as the product makes them, but for the salt of its keys."""
     ledger = Ledger.create(directory, config.limits())
-    return ledger, EngineLoop(config, ledger, compute)
+    loop = EngineLoop(config, ledger, compute)
+    hashes.pin(loop.cache)
+    return ledger, loop
 
 
 Open = Callable[[EngineConfig], Computing]

@@ -19,6 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import hashes
 from kvledger.blockseconds import BlockSeconds
 from kvledger.peaks import Peaks
 from kvledger.stats import Histogram, HistogramSpan, Stats, StatsPlan
@@ -33,6 +34,7 @@ from kvledger_engine.lanes import Lane
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.metering import Metering
 from kvledger_engine.progress import Progress
+from kvledger_engine.summaries import Summaries
 from kvledger_engine.waits import QUEUE, WaitQueue
 
 
@@ -152,15 +154,17 @@ class _BareMetering(Metering):
 
 class _BareProgress(Progress):
     def _measure(self, slots: I32, *, steady: bool) -> None:
-        self._values[self._last_token_gauge] = self._ledger.now_ns
+        """Forget."""
 
 
 class _BareEnding(Ending):
     def _observe(self, slot: int, reason: FinishReason) -> None:
         self._ended[reason][self._slots.tenant.item(slot)] += 1
 
-    def _summary(self, slot: int, released_blocks: int) -> tuple[Any, ...]:
-        return ()
+
+class _BareSummaries(Summaries):
+    def write(self, slot: int, released_blocks: int) -> None:
+        """Forget."""
 
 
 def _observe_nothing(*_: object) -> None:
@@ -172,6 +176,7 @@ _SUBSTITUTES = {
     "kvledger.writer.BlockSeconds": _BareBlockSeconds,
     "kvledger.writer.Peaks": _BarePeaks,
     "kvledger_engine.kvcache.Metering": _BareMetering,
+    "kvledger_engine.ending.Summaries": _BareSummaries,
     "kvledger_engine.loop.Ending": _BareEnding,
     "kvledger_engine.loop.Progress": _BareProgress,
     "kvledger_engine.loop.WaitQueue": _BareQueue,
@@ -192,5 +197,6 @@ def bare_engine(directory: Path, config: EngineConfig, compute: Compute) -> tupl
     with _substituted():
         ledger = _BareLedger.create(directory, config.limits())
         loop = EngineLoop(config, ledger, compute)
+    hashes.pin(loop.cache)
     loop._observe_phases = _observe_nothing
     return ledger, loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from bench.traces import AZURE, trace
 from bench.vllm_manager import Manager, settle, versions
 from bench.vllmdecode import SEQUENCES, STEPS_PER_WINDOW
 
-FULL_ROUNDS, QUICK_ROUNDS, WARM_STEPS = 64, 12, 16
+FULL_ROUNDS, QUICK_ROUNDS, WARM_STEPS = 32, 6, 16
 _DRAWN = 0
 
 
@@ -61,46 +62,74 @@ class Slots:
         return self.manager.available
 
 
-def measure(effort: Effort) -> Answer:
-    """Microseconds per step of `ours`, `vllm` (its `allocate_slots`) and `vllm append`."""
-    lengths = prompt_lengths(trace(AZURE), SEQUENCES)
-    asked = prompts(lengths)
-    further = WARM_STEPS + STEPS_PER_WINDOW * effort.choose(full=FULL_ROUNDS, quick=QUICK_ROUNDS)
-    figures: dict[str, list[float]] = {"ours": [], "vllm": [], "vllm append": []}
-    with ledger_directory() as directory:
-        ours = Decoding(directory, asked, further_tokens=further)
-        theirs = Slots(asked, capacity=ours.capacity_blocks, longest=max(lengths) + further + 2)
+class Race:
+    """Both sides with the same prompts computed and decoded for a while."""
+
+    def __init__(self, directory: Path, asked: list[list[int]], *, further_tokens: int) -> None:
+        self.ours = Decoding(directory, asked, further_tokens=further_tokens)
+        longest = max(map(len, asked)) + further_tokens + 2
+        self.theirs = Slots(asked, capacity=self.ours.capacity_blocks, longest=longest)
         for _ in range(WARM_STEPS):
-            ours.step()
-            theirs.step()
-        settle()
-        for turn in effort.rounds(full=FULL_ROUNDS, quick=QUICK_ROUNDS):
-            if turn % 2:
-                slots = [theirs.step() for _ in range(STEPS_PER_WINDOW)]
-                figures["ours"].append(_window(ours))
-            else:
-                figures["ours"].append(_window(ours))
-                slots = [theirs.step() for _ in range(STEPS_PER_WINDOW)]
-            for name, nanoseconds in zip(("vllm", "vllm append"), zip(*slots, strict=True), strict=True):
-                figures[name].append(sum(nanoseconds) / STEPS_PER_WINDOW / 1e3)
-            if ours.held() != theirs.held():
-                raise BenchError("the same sequences hold other numbers of blocks in vLLM: not the same work")
-        held = sum(ours.held())
-        if {ours.free(), theirs.free()} != {ours.capacity_blocks}:
+            self.ours.step()
+            self.theirs.step()
+
+    def window(self) -> dict[str, float]:
+        """Microseconds per step by name: steps of ours, of theirs, then of theirs and of ours.
+
+        Each side so begins once where it stopped and once behind the other, which has filled the processor's caches;
+        the first step of these is told apart, too. Raises `BenchError` if the blocks held differ afterwards.
+        """
+        (_, warm), slots_cold = self._ours(), self._theirs()
+        slots_warm, (cold_first, cold) = self._theirs(), self._ours()
+        if self.ours.held() != self.theirs.held():
+            raise BenchError("the same sequences hold other numbers of blocks in vLLM: not the same work")
+        slots, appends = zip(*slots_cold, *slots_warm, strict=True)
+        return {
+            "ours": _microseconds(warm + cold, 2 * STEPS_PER_WINDOW),
+            "vllm": _microseconds(sum(slots), len(slots)),
+            "vllm append": _microseconds(sum(appends), len(appends)),
+            "ours first": _microseconds(cold_first),
+            "vllm first": _microseconds(slots_cold[0][0]),
+        }
+
+    def _ours(self) -> tuple[int, int]:
+        """Nanoseconds of the first step, and of all."""
+        began_ns = time.thread_time_ns()
+        self.ours.step()
+        first_ns = time.thread_time_ns()
+        for _ in range(STEPS_PER_WINDOW - 1):
+            self.ours.step()
+        return first_ns - began_ns, time.thread_time_ns() - began_ns
+
+    def _theirs(self) -> list[tuple[int, int]]:
+        return [self.theirs.step() for _ in range(STEPS_PER_WINDOW)]
+
+    def free(self) -> None:
+        """Raises `BenchError` unless both sides give every block back."""
+        if {self.ours.free(), self.theirs.free()} != {self.ours.capacity_blocks}:
             raise BenchError("not all blocks came back: work was left out")
-        ours.close()
+
+
+def _microseconds(nanoseconds: int, steps: int = 1) -> float:
+    return nanoseconds / steps / 1e3
+
+
+def measure(effort: Effort) -> Answer:
+    """Microseconds per step of `ours`, `vllm` (its `allocate_slots`), `vllm append`, and of first steps of both."""
+    lengths = prompt_lengths(trace(AZURE), SEQUENCES)
+    further = WARM_STEPS + 2 * STEPS_PER_WINDOW * effort.choose(full=FULL_ROUNDS, quick=QUICK_ROUNDS)
+    with ledger_directory() as directory:
+        race = Race(directory, prompts(lengths), further_tokens=further)
+        settle()
+        windows = [race.window() for _ in effort.rounds(full=FULL_ROUNDS, quick=QUICK_ROUNDS)]
+        held = sum(race.ours.held())
+        race.free()
+        race.ours.close()
     facts = f"prompts of {min(lengths)} to {max(lengths):,} tokens, {sum(lengths) / SEQUENCES:.0f} on average"
     return Answer(
-        {name: np.array(values) for name, values in figures.items()},
+        {name: np.array([window[name] for window in windows]) for name in windows[0]},
         (versions(), facts, f"{further + 1:,} tokens drawn of each, {held:,} blocks held at the end"),
     )
-
-
-def _window(ours: Decoding) -> float:
-    began_ns = time.thread_time_ns()
-    for _ in range(STEPS_PER_WINDOW):
-        ours.step()
-    return (time.thread_time_ns() - began_ns) / STEPS_PER_WINDOW / 1e3
 
 
 if __name__ == "__main__":

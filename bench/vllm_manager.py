@@ -23,6 +23,8 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 
+from bench.hashes import KEY_SEED
+
 BLOCK_TOKENS = 16
 HASH_NAME = CacheConfig.prefix_caching_hash_algo
 """The algorithm that vLLM uses by default."""
@@ -34,7 +36,7 @@ def versions() -> str:
     seed = os.environ.get("PYTHONHASHSEED", "random")
     return (
         f"vLLM {found}, both sides in one process of Python {platform.python_version()} with numpy {np.__version__}, "
-        f"PYTHONHASHSEED {seed}, vLLM's prefix hash {HASH_NAME}"
+        f"PYTHONHASHSEED {seed}, our keys salted with {KEY_SEED}, vLLM's prefix hash {HASH_NAME}"
     )
 
 

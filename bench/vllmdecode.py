@@ -20,8 +20,11 @@ ends, prefix keys and index, two publications, every ledger duty, and the messag
 `KVCacheManager.allocate_slots` alone, called for every request as its scheduler does, caching on, statistics and events
 off: its scheduling, its batch and its output processing are not counted. What drawn tokens add to vLLM's requests,
 hashes of full blocks among it, is timed apart; ours is always in the step. Both sides must hold equal numbers of blocks
-after every window and give all of them back. Processor time of the one thread, windows of {STEPS_PER_WINDOW} steps in
-turns that swap who is first; vLLM's heap is frozen for the garbage collector, as in its engine core. {GOAL.text}"""
+after every window and give all of them back. Processor time of the one thread. A window is {STEPS_PER_WINDOW} steps of
+ours, {STEPS_PER_WINDOW} of vLLM's, and the same in the other order: each side begins once where it has stopped and once
+behind the other, which has had the processor's caches meanwhile. What that does to the first step is shown for both;
+between real steps a model is computed, and every one is such a first step. vLLM's heap is frozen for the garbage
+collector, as in its engine core. {GOAL.text}"""
 
 
 def measure(effort: Effort) -> list[Result]:
@@ -33,6 +36,7 @@ def measure(effort: Effort) -> list[Result]:
 def result(answer: Answer) -> Result:
     """The line of the table."""
     ours, slots, append = (answer.figures[name] for name in ("ours", "vllm", "vllm append"))
+    ours_first, slots_first = answer.figures["ours first"], answer.figures["vllm first"]
     ratio: Windows = slots / ours
     return Result(
         row=NAME,
@@ -49,6 +53,9 @@ def result(answer: Answer) -> Result:
             Quantity("allocate_slots per token, vllm", estimate(slots / SEQUENCES), "µs"),
             Quantity("tokens appended and hashed per token, vllm", estimate(append / SEQUENCES), "µs"),
             Quantity("with tokens appended and hashed, vllm over ours", estimate((slots + append) / ours), "×"),
+            Quantity("first control step behind the other side, ours", estimate(ours_first), "µs"),
+            Quantity("first allocate_slots for all behind the other side, vllm", estimate(slots_first), "µs"),
+            Quantity("first steps behind the other side, vllm over ours", estimate(slots_first / ours_first), "×"),
         ),
         facts=answer.facts,
     )

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.children import memory_directory
 
 # Cores are shared with other work: a slow example says nothing about the code.
 settings.register_profile("kvledger", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,9 +74,8 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory on tmpfs, gone after the test."""
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    yield directory
-    shutil.rmtree(directory)
+    with memory_directory() as directory:
+        yield directory
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -22,7 +22,7 @@ from kvledger_agent.finding_log import FindingLog
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.scrape.endpoint import parse_endpoint
-from kvledger_agent.scrape.merge import merged
+from kvledger_agent.scrape.merge import Pages
 from kvledger_agent.scrape.sources import ScrapeSources
 from kvledger_agent.sources import LedgerSources
 
@@ -76,7 +76,8 @@ class Agent:
 
     def sample_once(self) -> Fleet:
         """One round over all ledgers and scraped engines; what it found is the current fleet from then on."""
-        observations, sources = merged(self._sources.look(), self._scraped.look(), self._doors)
+        pages = Pages(self._scraped.look(), self._doors)
+        observations, sources = pages.beside(self._sources.look(pages.complete))
         self._round += 1
         self._findings.note(observations, sources=[source.source for source in sources])
         self._fleet = Fleet(

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from kvledger_agent.command import Command
-from kvledger_agent.extras import DISTRIBUTION, missing_extra
+from kvledger_agent.extras import missing_extra
+from kvledger_agent.process import version
 
 GROUP = "kvledger.commands"
 INTERRUPTED = 130
@@ -65,14 +66,6 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     for point in selected or points:
         _add(subparsers, point, must_load=bool(selected))
     return parser
-
-
-def version() -> str:
-    """The installed version, or `unknown` in a source tree that is not installed."""
-    try:
-        return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _add(

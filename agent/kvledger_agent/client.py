@@ -101,6 +101,14 @@ class AgentClient:
         """Every live request, and every pin. Raises `ClientError`."""
         return _with_list(self.get(_path(engine, "requests")), "requests")
 
+    def waits(self, engine: str, *, window_seconds: float) -> Document:
+        """What first tokens and whole requests are made of, and who waits longest. Raises `ClientError`."""
+        query = urlencode({"window": f"{window_seconds:g}"})
+        waits = self.get(_path(engine, "waits") + "?" + query).get("waits")
+        if not isinstance(waits, dict):
+            raise BadAnswer("the agent's answer has no object 'waits': it is of another version")
+        return waits
+
     def block(self, engine: str, block: int) -> Document:
         """One block's row as it is now. Raises `ClientError`, `BadAnswer` for a block the pool does not have."""
         rows = _with_list(self.get(_path(engine, "blocks") + "?" + urlencode({"offset": block, "limit": 1})), "blocks")

@@ -12,6 +12,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from kvledger_agent.errors import UsageError
 from kvledger_agent.scrape.endpoint import parse_endpoint
+from kvledger_agent.scrape.fetch import TIMEOUT_SECONDS
+from kvledger_agent.verdict.judge import WINDOW_SECONDS
 
 DIRECTORY_VARIABLE = "KVLEDGER_DIR"
 AGENT_PREFIX = "KVLEDGER_AGENT_"
@@ -52,8 +54,8 @@ class AgentConfig:
     otlp_timeout_seconds: float = 5.0
     scrape: tuple[str, ...] = ()
     scrape_interval_seconds: float = 5.0
-    scrape_timeout_seconds: float = 4.0
-    verdict_window_seconds: float = 60.0
+    scrape_timeout_seconds: float = TIMEOUT_SECONDS
+    verdict_window_seconds: float = WINDOW_SECONDS
 
     def __post_init__(self) -> None:
         if not self.host:

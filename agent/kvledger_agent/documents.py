@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kvledger.audit import Audit
+from kvledger.pins import pin_word
 from kvledger.snapshot import Sample
-from kvledger.words import PinKind
-from kvledger_agent.fleet import Fleet, SourceHealth
+from kvledger_agent.fleet import Fleet, SourceHealth, unreadable
 from kvledger_agent.observation import Observation, PoolView, RequestsView, VerdictView
 from kvledger_agent.plain import plain, series_rows
 from kvledger_agent.request_rows import request_rows
@@ -61,6 +62,14 @@ def snapshot_document(observation: Observation) -> dict[str, Any]:
     }
 
 
+def unreadable_rows(health: Iterable[SourceHealth]) -> list[dict[str, Any]]:
+    """The ledgers among some sources that could not be read, and why."""
+    return [
+        {"id": source.source, "path": source.path, "status": source.status, "error": source.error}
+        for source in unreadable(health)
+    ]
+
+
 def verdict_document(view: VerdictView | None) -> dict[str, Any] | None:
     """A verdict, and the shares of request time it rests on: null where requests are not seen one by one."""
     if view is None:
@@ -71,6 +80,7 @@ def verdict_document(view: VerdictView | None) -> dict[str, Any] | None:
         "reason": view.reason.word,
         "action": view.action.word,
         "evidence": view.evidence,
+        "to_do": view.to_do,
         "missing": list(view.missing),
         "window_seconds": view.window_seconds,
         "shares": None if time is None else plain(time.shares),
@@ -107,7 +117,7 @@ def pin_rows(sample: Sample) -> list[dict[str, Any]]:
     return [
         {
             "block": block,
-            "kind": PinKind(kind).word if kind < len(PinKind) else f"kind_{kind}",
+            "kind": pin_word(kind),
             "holder": holder,
             "age_seconds": (age := max(0.0, (sample.now_ns - since) / 1e9)),
             "lease_left_seconds": lease / 1e9 - age if lease > 0 else None,

@@ -7,6 +7,10 @@ AgentError                       exit code 1
     ├── TraceError               a trace file, or one row of it, that cannot be read
     └── EndpointError            no endpoint answers, or it does not say which model it serves
 
+Those of one part stand beside it: of the sampler (`agent`), of a client of the API (`client.ClientError`), of a scraped
+endpoint (`scrape.errors.ScrapeFailed`), of a drill (`drill.errors`), of a child process (`up.child.ChildFailed`), and
+of a file or directory without a ledger (`one_ledger.NoLedger`).
+
 Errors of the ledger itself are `kvledger.errors.LedgerError`. Every class that carries an integer `exit_code` is meant
 for the user: the command prints it as one line, without a traceback, and exits with that code.
 """

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.audit import Audit
+from kvledger.pins import PinTable
 from kvledger.snapshot import SlotTable
-from kvledger.words import CancelCause, Event, FindingKind, FinishReason
-from kvledger_agent.observation import Release, RequestRef
+from kvledger.words import TURNED_AWAY, CancelCause, Event, FindingKind, FinishReason, PinKind, RejectionReason
+from kvledger_agent.finding import Release, RequestRef
 
 MAX_CANDIDATES = 16
 _UNWATCHED = (
@@ -106,7 +107,9 @@ def text(raw: bytes) -> str:
 
 
 def ended_word(finish_reason: int, cancel_cause: int) -> str | None:
-    """`stop`, `cancelled:disconnect`, …; None for numbers that are no words of ours."""
+    """`stop`, `cancelled:disconnect`, `queue_timeout`, …; None for numbers that are no words of ours."""
+    if finish_reason == TURNED_AWAY:
+        return RejectionReason.QUEUE_TIMEOUT.word
     if finish_reason >= len(FinishReason):
         return None
     word = FinishReason(finish_reason).word
@@ -138,6 +141,22 @@ def cause_of(
     if serials and clean_seq is None:
         known += _UNWATCHED
     return Cause(None, tuple(registry.find(serial) for serial in serials[-MAX_CANDIDATES:]), known)
+
+
+def cause_of_pin(block: int, pins: PinTable, *, now_ns: int, events: NDArray[Any] | None, registry: Registry) -> Cause:
+    """Who pinned a block and has not taken the pin back when its lease was over: a request, if its holder is one."""
+    rows = np.flatnonzero((pins.block == block) & pins.overdue(now_ns))
+    if not len(rows):
+        return Cause(None, (), "a pin whose lease was over, and which is gone by now")
+    row = int(rows[0])
+    kind, holder = int(pins.kind[row]), int(pins.holder[row])
+    word = PinKind(kind).word if kind < len(PinKind) else f"kind_{kind}"
+    age, lease = (now_ns - int(pins.since_ns[row])) / 1e9, int(pins.lease_ns[row]) / 1e9
+    known = f"a {word} pin of holder {holder}, {age:.1f} s old with a lease of {lease:.1f} s, that nobody takes back"
+    owner = registry.find(holder)
+    if owner.tenant is None:
+        return Cause(None, (), known)
+    return Cause(owner, (), known, _release(holder, events))
 
 
 def _release(serial: int, events: NDArray[Any] | None) -> Release | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from kvledger_agent.finding import Finding
 from kvledger_agent.findings import CauseKey, cause_key, merged
-from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.observation import Observation
 
 logger = logging.getLogger(__name__)
 

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.limits import Limits
+from kvledger.pins import PinTable
 from kvledger.words import FindingKind
-from kvledger_agent.evidence import BlockHistory, Cause, Registry, cause_of
+from kvledger_agent.evidence import BlockHistory, Cause, Registry, cause_of, cause_of_pin
+from kvledger_agent.finding import MAX_LISTED, Finding
 from kvledger_agent.leaks import Track
-from kvledger_agent.observation import MAX_LISTED, Clock, Finding
+from kvledger_agent.observation import Clock
+from kvledger_agent.sums import sum_if_known
 from kvledger_agent.window import Window
 
 GroupKey = tuple[FindingKind, int, int]
 CauseKey = tuple[FindingKind, int | None, tuple[int, ...], str]
 _UNKNOWN = BlockHistory(one_holder=False, group=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """What says who did it: lifecycle events (None where none has been read), requests, and pins as of `now_ns`."""
+
+    events: NDArray[Any] | None
+    registry: Registry
+    pins: PinTable
+    now_ns: int
 
 
 class FindingBook:
@@ -44,8 +57,7 @@ class FindingBook:
         tracks: list[Track],
         *,
         clock: Clock,
-        events: NDArray[Any] | None,
-        registry: Registry,
+        traces: Traces,
         available_blocks: int | None = None,
     ) -> tuple[Finding, ...]:
         """One finding per kind, cause and publication, in order of their first sight. `available_blocks` are free or
@@ -58,7 +70,7 @@ class FindingBook:
         self._causes = {key: cause for key, cause in self._causes.items() if key in grouped}
         return tuple(
             replace(
-                self._finding(key, members, self._cause(key, members, events, registry), clock, growth[key[0]]),
+                self._finding(key, members, self._cause(key, members, traces), clock, growth[key[0]]),
                 seconds_to_exhaustion=_lasts_seconds(available_blocks, growth[key[0]]),
             )
             for key, members in grouped.items()
@@ -71,22 +83,11 @@ class FindingBook:
         named = track.suspect.block < 0 or self._history(track).one_holder
         return track.suspect.kind, track.suspect.owner if named else 0, track.began.first_seq
 
-    def _cause(
-        self, key: GroupKey, members: list[Track], events: NDArray[Any] | None, registry: Registry
-    ) -> tuple[Cause, int]:
+    def _cause(self, key: GroupKey, members: list[Track], traces: Traces) -> tuple[Cause, int]:
         known = self._causes.get(key)
         if known is None:
-            kind, owner, seq = key
-            cause = cause_of(
-                kind,
-                owner,
-                one_holder=owner != 0,
-                seq=seq,
-                clean_seq=members[0].began.clean_seq,
-                events=events,
-                registry=registry,
-            )
-            known = self._causes[key] = cause, _began_ns(seq, events, members)
+            cause = _found(key, members[0], traces)
+            known = self._causes[key] = cause, _began_ns(key[2], traces.events, members)
         return known
 
     def _finding(
@@ -129,6 +130,27 @@ class FindingBook:
         return rates
 
 
+def _found(key: GroupKey, first: Track, traces: Traces) -> Cause:
+    kind, owner, seq = key
+    if kind is FindingKind.PIN_OVERDUE:
+        return cause_of_pin(
+            first.suspect.block,
+            traces.pins,
+            now_ns=traces.now_ns,
+            events=traces.events,
+            registry=traces.registry,
+        )
+    return cause_of(
+        kind,
+        owner,
+        one_holder=owner != 0,
+        seq=seq,
+        clean_seq=first.began.clean_seq,
+        events=traces.events,
+        registry=traces.registry,
+    )
+
+
 def cause_key(finding: Finding) -> CauseKey:
     """What findings have in common that people take for one: kind, owner, candidates (serials), what is known."""
     owner = None if finding.owner is None else finding.owner.serial
@@ -148,12 +170,11 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _one(alike: list[Finding]) -> Finding:
     first = min(alike, key=lambda finding: finding.since_clock_ns)
-    sizes = [finding.bytes for finding in alike if finding.bytes is not None]
     return replace(
         first,
         blocks=tuple(sorted(block for finding in alike for block in finding.blocks)[:MAX_LISTED]),
-        block_count=_total(finding.block_count for finding in alike),
-        bytes=sum(sizes) if len(sizes) == len(alike) else None,
+        block_count=sum_if_known(finding.block_count for finding in alike),
+        bytes=sum_if_known(finding.bytes for finding in alike),
         found_clock_ns=min(finding.found_clock_ns for finding in alike),
         seen_clock_ns=max(finding.seen_clock_ns for finding in alike),
     )
@@ -164,12 +185,6 @@ def _lasts_seconds(available_blocks: int | None, blocks_per_minute: float | None
     if available_blocks is None or blocks_per_minute is None or blocks_per_minute <= 0:
         return None
     return 60 * available_blocks / blocks_per_minute
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    listed = list(counts)
-    known = [count for count in listed if count is not None]
-    return sum(known) if len(known) == len(listed) else None
 
 
 def _began_ns(seq: int, events: NDArray[Any] | None, members: list[Track]) -> int:

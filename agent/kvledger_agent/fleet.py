@@ -5,9 +5,13 @@ The sampler replaces the whole object; exporters and the API read whichever one 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvledger_agent.observation import Observation
+
+INTERNAL_ERROR = "internal_error"
+"""The status of a source whose reading failed by a fault of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,11 @@ class SourceHealth:
     events_lost: int | None
     reads_retried: int | None
     overflows: int | None = None
+
+
+def unreadable(health: Iterable[SourceHealth]) -> tuple[SourceHealth, ...]:
+    """Sources without an observation."""
+    return tuple(source for source in health if source.error is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvledger.snapshot import ReadStatus, Sample
-from kvledger.status import FROZEN_AFTER_STEPS, step_p99_seconds
+from kvledger.snapshot import Sample
+from kvledger.status import FROZEN_AFTER_STEPS, ReadStatus, step_p99_seconds
 
 MIN_SECONDS = 2.0
 SAMPLES = 3

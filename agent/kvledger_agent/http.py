@@ -123,7 +123,10 @@ async def _sharing(request: web.Request) -> web.StreamResponse:
 
 
 async def _waits(request: web.Request) -> web.StreamResponse:
-    window_seconds = float(_number(request, "window", None) or request.app[AGENT].config.verdict_window_seconds)
+    given = _number(request, "window", None)
+    if given == 0:
+        raise UsageError("window='0': use a number of seconds above 0")
+    window_seconds = request.app[AGENT].config.verdict_window_seconds if given is None else float(given)
     return await _asked(request, lambda source: {"waits": plain(source.waits(window_seconds))})
 
 

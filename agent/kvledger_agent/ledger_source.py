@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +12,19 @@ from kvledger.audit import Audit
 from kvledger.buffers import Buffers
 from kvledger.invariants import Suspect, counts, suspects
 from kvledger.reader import Reader
-from kvledger.snapshot import ReadStatus, Sample
+from kvledger.snapshot import Sample
+from kvledger.status import ReadStatus
 from kvledger_agent.audit_facts import AuditFacts, facts_of
 from kvledger_agent.drain import Drain
 from kvledger_agent.evidence import Registry, histories
-from kvledger_agent.findings import FindingBook
+from kvledger_agent.finding import Finding, Note
+from kvledger_agent.findings import FindingBook, Traces
 from kvledger_agent.grace import Grace, GraceClock, grace_of
 from kvledger_agent.leaks import Final, Key, LeakTracker, key_of
 from kvledger_agent.lengths import length_view
 from kvledger_agent.lives import lives_of
 from kvledger_agent.notes import Sources, notes_of
-from kvledger_agent.observation import Finding, Note, Observation
+from kvledger_agent.observation import Observation
 from kvledger_agent.observe import (
     clock_of,
     groups_of,
@@ -45,8 +48,15 @@ from kvledger_agent.violations import ViolationTracker
 from kvledger_agent.waits import WaitsView, waits_view
 from kvledger_agent.window import Window
 
+Complete = Callable[[Observation], Observation]
+"""Adds to a ledger's observation what only another source of the same engine knows; before it is judged."""
 MOST_SUSPECTS = 1 << 16
 KEPT_SUMMARIES = 1 << 13
+
+
+def as_it_is(observation: Observation) -> Observation:
+    """Nobody else knows anything of the engine."""
+    return observation
 
 
 class LedgerSource:
@@ -99,27 +109,36 @@ class LedgerSource:
         """Release the file. Idempotent."""
         self.reader.close()
 
-    def look(self, now_ns: int | None = None) -> Observation:
-        """Sample, drain, audit, judge. `now_ns` is CLOCK_MONOTONIC unless given. Raises `LedgerUnreadable`."""
+    def look(self, now_ns: int | None = None, complete: Complete = as_it_is) -> Observation:
+        """Sample, drain, audit, complete, judge. `now_ns` defaults to CLOCK_MONOTONIC. Raises `LedgerUnreadable`."""
         sample = self.reader.sample(now_ns)
         self.overflows = max(0, sample.control["overflows"])
         final = is_final(sample)
         if final and self._last is not None and self._last_final is sample.status:
-            return self._last
+            return complete(self._last)
         self._fresh_events = self.events.pull()
         self.summaries.pull()
         self._clock.tick(sample)
-        self._last = self._observe(sample, final)
-        self._last_final = sample.status if final else None
-        return self._last
+        alone, facts = self._observe(sample, final)
+        whole = complete(alone)
+        verdict = self._bench.judge(
+            whole,
+            emergency=emergency(sample, alone.findings or (), self._violations.lasting),
+            insight=_insight(sample, facts, alone),
+            time=self._request_time(sample),
+        )
+        self._last, self._last_final = replace(alone, verdict=verdict), sample.status if final else None
+        return replace(whole, verdict=verdict)
 
     def waits(self, window_seconds: float) -> WaitsView:
         """Where requests' time went in the last `window_seconds`, from a sample of now. Raises `LedgerUnreadable`."""
         sample = self.reader.sample()
         self.summaries.pull()
-        return waits_view(sample, lives_of(sample, self.summaries.records()), window_seconds)
+        lives = lives_of(sample, self.summaries.records())
+        return waits_view(sample, lives, window_seconds, allocating=self._bench.allocating)
 
-    def _observe(self, sample: Sample, final: bool) -> Observation:
+    def _observe(self, sample: Sample, final: bool) -> tuple[Observation, AuditFacts]:
+        """What the ledger alone shows, not judged yet, and what the audit found."""
         facts, findings, notes = self._audit(sample, final)
         if (active := sample.stats.gauge("active_blocks")) is not None:
             self._growth.add(sample.now_ns, active)
@@ -146,13 +165,7 @@ class LedgerSource:
             sharing=sharing_view(self.reader.prefix_accounts(), sample.stats, self.reader.head.limits),
             notes=notes,
         )
-        verdict = self._bench.judge(
-            observation,
-            emergency=emergency(sample, findings, self._violations.lasting),
-            insight=_insight(sample, facts, observation),
-            time=self._request_time(sample),
-        )
-        return replace(observation, verdict=verdict)
+        return observation, facts
 
     def _request_time(self, sample: Sample) -> RequestTime:
         """Where request time went in the verdict's window."""
@@ -173,8 +186,7 @@ class LedgerSource:
         findings = self._book.assemble(
             self._leaks.open,
             clock=clock_of(sample),
-            events=self.events.records(),
-            registry=registry,
+            traces=Traces(events=self.events.records(), registry=registry, pins=sample.pins, now_ns=now_ns),
             available_blocks=None if active is None else max(0, limits.capacity_blocks - int(active)),
         )
         sharing = sharing_view(self.reader.prefix_accounts(), sample.stats, limits)

@@ -1,14 +1,18 @@
-"""Where a command looks: every ledger of a directory, or one. Owns those two flags and what opens and closes files."""
+"""Where a command looks: every ledger of a directory, or one.
+
+Owns those two flags, what opens and closes files, and how ledgers that cannot be read are said.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from kvledger_agent.config import DIRECTORY_VARIABLE, default_directory
-from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.fleet import SourceHealth, unreadable
 from kvledger_agent.ledger_source import LedgerSource
 from kvledger_agent.observation import Observation
 from kvledger_agent.one_ledger import NoLedger, open_ledger
@@ -39,15 +43,12 @@ def looking(directory: Path | None, ledger: Path | None, *, price_per_hour: floa
         with closing(open_ledger(ledger, price_per_hour=price_per_hour)) as source:
             yield lambda: ((source.look(),), ())
         return
-    remedy = f"start an engine with {DIRECTORY_VARIABLE}={directory}"
-    if directory is None:
-        directory, remedy = default_directory(), _NO_DEFAULT
-    with closing(LedgerSources(directory, price_per_hour=price_per_hour)) as sources:
+    with closing(LedgerSources(directory or default_directory(), price_per_hour=price_per_hour)) as sources:
 
         def look() -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
             seen = sources.look()
             if not seen[1]:
-                raise NoLedger(f"no ledger in {directory}: {remedy}")
+                raise _none_in(directory)
             return seen
 
         yield look
@@ -61,10 +62,23 @@ def looking_closely(directory: Path | None, ledger: Path | None) -> Iterator[Clo
             source.look()
             yield (source,), ()
         return
-    where = directory or default_directory()
-    with closing(LedgerSources(where)) as sources:
+    with closing(LedgerSources(directory or default_directory())) as sources:
         health = sources.look()[1]
         if not health:
-            raise NoLedger(f"no ledger in {where}: {_NO_DEFAULT if directory is None else 'start an engine there'}")
+            raise _none_in(directory)
         found = (sources.source(entry.source) for entry in health)
         yield tuple(source for source in found if source is not None), health
+
+
+def say_unreadable(health: Iterable[SourceHealth]) -> int:
+    """Print on stderr which ledgers cannot be read, and why. The exit code: 1 if there is one, else 0."""
+    lost = unreadable(health)
+    for source in lost:
+        print(f"{source.source}  {source.status}: {source.error}", file=sys.stderr)
+    return int(bool(lost))
+
+
+def _none_in(directory: Path | None) -> NoLedger:
+    if directory is None:
+        return NoLedger(f"no ledger in {default_directory()}: {_NO_DEFAULT}")
+    return NoLedger(f"no ledger in {directory}: start an engine with {DIRECTORY_VARIABLE}={directory}")

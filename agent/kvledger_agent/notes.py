@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kvledger.words import NoteKind
 from kvledger_agent.audit_facts import AuditFacts
 from kvledger_agent.evidence import Registry
-from kvledger_agent.observation import Note
+from kvledger_agent.finding import Note
 from kvledger_agent.sharing_account import SharingView
 
 PINNING_SHARE = 0.25

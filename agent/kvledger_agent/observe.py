@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from kvledger import catalog
 from kvledger.audit import Audit
+from kvledger.clock import NS_PER_SECOND
 from kvledger.families.family import Family
 from kvledger.head import Head
 from kvledger.limits import Group, Limits
-from kvledger.snapshot import ReadStatus, Sample
+from kvledger.snapshot import Sample
+from kvledger.status import ReadStatus
 from kvledger.words import PinKind
 from kvledger_agent.audit_facts import AuditFacts
 from kvledger_agent.needs import blocks_dropped
@@ -139,7 +141,7 @@ def peak_active_blocks(sample: Sample, peaks: NDArray[Any], active: int | None) 
     """The most blocks active at any instant of the last 60 s of the ledger clock, the present one included."""
     if active is None:
         return None
-    first = sample.now_ns // 1_000_000_000 - PEAK_SECONDS
+    first = sample.now_ns // NS_PER_SECOND - PEAK_SECONDS
     recent = peaks["active_blocks"][peaks["second"] > first]
     return max(active, int(recent.max())) if len(recent) else active
 

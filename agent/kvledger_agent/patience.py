@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from kvledger.status import ReadStatus
 from kvledger_agent.grace import SAMPLES
 from kvledger_agent.observation import Observation
 from kvledger_agent.verdict.rulings import SECOND_LOOK
@@ -61,4 +62,4 @@ def _wants_second_look(observation: Observation) -> bool:
 
 
 def _is_open(observation: Observation) -> bool:
-    return observation.in_doubt and observation.liveness.status != "frozen"
+    return observation.in_doubt and observation.liveness.status != ReadStatus.FROZEN

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.snapshot import Sample
 from kvledger.words import Event, RequestState
 
 SPAN_SECONDS = 60
-NS_PER_SECOND = 1_000_000_000
 _BEGINS = (int(Event.ADMITTED), int(Event.FORKED))
 _ENDS = (int(Event.PREEMPTED), int(Event.FINISHED))
 

@@ -1,13 +1,14 @@
-"""What the agent's own process uses, from the kernel, and which versions it runs."""
+"""What the agent's own process uses, from the kernel, and which version of ours it runs."""
 
 from __future__ import annotations
 
 import os
-import platform
 import resource
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from kvledger_agent.extras import DISTRIBUTION
 
 _STATM = Path("/proc/self/statm")
 
@@ -24,10 +25,9 @@ def memory_bytes() -> int:
 
 
 @cache
-def versions() -> tuple[str, str]:
-    """(version of kvledger or `unknown`, version of Python)."""
+def version() -> str:
+    """The installed version of kvledger, or `unknown` in a source tree that is not installed."""
     try:
-        own = metadata.version("kvledger")
+        return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        own = "unknown"
-    return own, platform.python_version()
+        return "unknown"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvledger_agent.observation import HistogramView, Observation, RequestsView, Series
+from kvledger_agent.sums import sum_if_known
 
 TTFT_SHARE = 0.95
 
@@ -87,7 +88,7 @@ def scorecard(observation: Observation) -> Scorecard:
     return Scorecard(
         id=observation.identity.key,
         model=observation.identity.model,
-        bytes_per_token=_sum(group.bytes_per_token for group in observation.groups),
+        bytes_per_token=sum_if_known(group.bytes_per_token for group in observation.groups),
         block_size_tokens=known if known and len(known) == len(sizes) else None,
         peak_active_blocks=None if pool is None else pool.peak_active_blocks,
         capacity_blocks=None if pool is None else pool.capacity_blocks,
@@ -223,8 +224,3 @@ def _times(count: int | None, size: int | None) -> int | None:
 
 def _total(series: Series | None) -> float | None:
     return None if series is None else math.fsum(series.values())
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return sum(v for v in known if v is not None) if known and None not in known else None

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvledger_agent.observation import Observation, PoolView, Series
+from kvledger_agent.sums import by_first_label
 from kvledger_agent.tables import UNKNOWN, findings_table, instant_text, seconds_text
 
 BAR_CELLS = 48
@@ -48,7 +49,8 @@ def _verdict(observation: Observation) -> Text:
     action = "" if view.action.word == "none" else f"  → {view.action.word}"
     word = "in doubt" if observation.in_doubt and view.verdict.word == "healthy" else view.verdict.word
     style = f"bold {_VERDICT_STYLE.get(word, 'yellow')}"
-    return Text.assemble((word, style), f": {view.reason.word}{action}  {view.evidence}")
+    told = f": {view.reason.word}{action}  {view.evidence}"
+    return Text.assemble((word, style), told, ("" if word == "healthy" else f"\nto do: {view.to_do}", "bold"))
 
 
 def _request_time(observation: Observation) -> str:
@@ -131,13 +133,7 @@ def _number(value: float | None) -> str:
 
 
 def _by_first(series: Series | None) -> Mapping[str, float] | None:
-    """Sums over everything but the first label."""
-    if series is None:
-        return None
-    sums: dict[str, float] = {}
-    for labels, value in series.items():
-        sums[labels[0]] = sums.get(labels[0], 0.0) + value
-    return sums
+    return None if series is None else by_first_label(series)
 
 
 def _nonzero(counts: Mapping[str, float] | None) -> str:

@@ -12,17 +12,14 @@ from pathlib import Path
 
 from kvledger.buffers import Buffers
 from kvledger.errors import LedgerUnreadable, NotALedger
-from kvledger.snapshot import ReadStatus
-from kvledger.status import status_of_error
+from kvledger.status import ReadStatus, status_of_error
 from kvledger_agent.directory import LedgerFile, scan
-from kvledger_agent.fleet import SourceHealth
-from kvledger_agent.ledger_source import LedgerSource
+from kvledger_agent.fleet import INTERNAL_ERROR, SourceHealth
+from kvledger_agent.ledger_source import Complete, LedgerSource, as_it_is
 from kvledger_agent.observation import Observation
 from kvledger_agent.verdict.judge import WINDOW_SECONDS
 
 logger = logging.getLogger(__name__)
-
-INTERNAL_ERROR = "internal_error"
 
 
 @dataclass(slots=True)
@@ -68,10 +65,13 @@ class LedgerSources:
         self._entries: dict[str, _Entry] = {}
         self._trouble: str | None = None
 
-    def look(self) -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
-        """One look at every current ledger, in order of their keys. A directory that cannot be listed has none."""
+    def look(self, complete: Complete = as_it_is) -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
+        """One look at every current ledger, in order of their keys. A directory that cannot be listed has none.
+
+        Each observation is judged with what `complete` adds to it.
+        """
         self._refresh()
-        looked = [self._look(key, entry) for key, entry in self._entries.items()]
+        looked = [self._look(key, entry, complete) for key, entry in self._entries.items()]
         observations = tuple(observation for observation, _ in looked if observation is not None)
         return observations, tuple(health for _, health in looked)
 
@@ -114,9 +114,9 @@ class LedgerSources:
         self._trouble = trouble
         return files
 
-    def _look(self, key: str, entry: _Entry) -> tuple[Observation | None, SourceHealth]:
+    def _look(self, key: str, entry: _Entry, complete: Complete) -> tuple[Observation | None, SourceHealth]:
         began_ns = time.monotonic_ns()
-        observation, status, error = self._observe(key, entry)
+        observation, status, error = self._observe(key, entry, complete)
         ended_ns = time.monotonic_ns()
         success = error is None and status != ReadStatus.LAST_GOOD
         if success:
@@ -137,11 +137,11 @@ class LedgerSources:
             overflows=entry.source.overflows if entry.source else None,
         )
 
-    def _observe(self, key: str, entry: _Entry) -> tuple[Observation | None, str, str | None]:
+    def _observe(self, key: str, entry: _Entry, complete: Complete) -> tuple[Observation | None, str, str | None]:
         try:
             if entry.source is None:
                 entry.source = self._open(key, entry.file)
-            observation = entry.source.look()
+            observation = entry.source.look(complete=complete)
         except (LedgerUnreadable, OSError) as error:
             entry.release()
             return None, status_of_error(error).value, str(error)

@@ -10,8 +10,9 @@ from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 
+from kvledger.clock import NS_PER_SECOND
+from kvledger_agent.finding import Finding, RequestRef
 from kvledger_agent.findings import merged
-from kvledger_agent.observation import Finding, RequestRef
 from kvledger_agent.request_rows import RequestRow
 
 UNKNOWN = "unknown"
@@ -122,7 +123,7 @@ def _width_of(rows: Iterable[Sequence[str]], *, gap: int) -> int:
 def instant_text(wall_ns: int) -> str:
     """A wall-clock time in UTC, to the second; unknown where no calendar has it."""
     try:
-        return f"{datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{datetime.fromtimestamp(wall_ns // NS_PER_SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):
         return UNKNOWN
 

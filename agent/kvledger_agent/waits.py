@@ -1,8 +1,9 @@
 """Where requests' time went, one by one: the time to the first token and the whole time, cut into waits, prefill and
 decode, with percentiles by tenant and by class; and who waits longest for what. Pure.
 
-Of a request's life the same parts are counted as in the verdict's shares (`verdict.request_time`). The allocator's time
-lies within prefill and decode, and no ledger keeps it request by request: it is given for the engine.
+Of a request's life the same parts are counted as in the verdict's shares (`verdict.request_time`), and the allocator's
+time apart, which no ledger keeps request by request: all who run wait while it works, so that its part of the steps'
+time is taken out of everybody's prefill and decode.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvledger.snapshot import HistogramValue, Sample
+from kvledger.snapshot import Sample
+from kvledger.statsview import HistogramValue, StatsView
 from kvledger.views import F64
 from kvledger.words import RequestClass, WaitCause
 from kvledger_agent.evidence import text
 from kvledger_agent.lives import Lives
 from kvledger_agent.observe_requests import tenant_names
-from kvledger_agent.verdict.request_time import PARTS, parts_of
+from kvledger_agent.verdict.request_time import WAITS, parts_of
 
+PARTS = (*WAITS, "allocation", "prefill", "decode", "other")
+_STEPS = ("schedule", "model", "sample", "publish")
 _CLASSES, _CAUSES = RequestClass.words(), WaitCause.words()
 _FOR_EVER_NS = -(1 << 62)
 
@@ -71,44 +75,57 @@ class OldestWait:
 class WaitsView:
     """One engine's waits in the last `window_seconds`; `rows` are all, then each tenant, then each class.
 
-    `allocation` is time inside the allocator for one allocation since the engine's start; None where it is not kept.
+    `allocating` is the part of the steps' time that goes to the allocator, in the window of who watches or, at a single
+    look, since the engine's start; `allocation` the time of one allocation since then. None where it is not kept: the
+    rows have no such part, and it is in prefill and decode.
     """
 
     window_seconds: float
     rows: tuple[WaitRow, ...]
     oldest: tuple[OldestWait, ...]
+    allocating: float | None
     allocation: Quantiles | None
 
 
-def waits_view(sample: Sample, lives: Lives, window_seconds: float) -> WaitsView:
-    """The waits of a sample and of the requests that ended before it."""
-    since_ns, now_ns = sample.now_ns - round(window_seconds * 1e9), sample.now_ns
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """From when to when, and the allocator's part of the steps' time in it."""
+
+    since_ns: int
+    now_ns: int
+    allocating: float | None
+
+
+def waits_view(sample: Sample, lives: Lives, window_seconds: float, *, allocating: float | None = None) -> WaitsView:
+    """The waits of a sample and of the requests that ended before it. `allocating` is that of the window, if known."""
+    if allocating is None:
+        allocating = _allocating(sample.stats)
+    window = _Window(since_ns=sample.now_ns - round(window_seconds * 1e9), now_ns=sample.now_ns, allocating=allocating)
     tenants = np.array(tenant_names(sample, lives.tenant), dtype=object)
     kinds = np.where(lives.request_class < len(_CLASSES), lives.request_class, 0)
-    rows = [_row(lives, since_ns, now_ns)]
+    rows = [_row(lives, window)]
+    rows += [_row(lives.where(tenants == name), window, tenant=name) for name in sorted(set(tenants.tolist()))]
     rows += [
-        _row(lives.where(tenants == name), since_ns, now_ns, tenant=name) for name in sorted(set(tenants.tolist()))
-    ]
-    rows += [
-        _row(lives.where(kinds == number), since_ns, now_ns, kind=_CLASSES[number])
-        for number in sorted(set(kinds.tolist()))
+        _row(lives.where(kinds == number), window, kind=_CLASSES[number]) for number in sorted(set(kinds.tolist()))
     ]
     return WaitsView(
         window_seconds=window_seconds,
         rows=tuple(row for row in rows if row.first_token or row.whole or row.tenant == row.request_class),
         oldest=_oldest(sample),
+        allocating=allocating,
         allocation=_allocation(sample.stats.histogram("allocation")),
     )
 
 
-def _row(lives: Lives, since_ns: int, now_ns: int, *, tenant: str | None = None, kind: str | None = None) -> WaitRow:
-    began = (lives.first_token_ns > since_ns) & (lives.first_token_ns <= now_ns)
+def _row(lives: Lives, window: _Window, *, tenant: str | None = None, kind: str | None = None) -> WaitRow:
+    since_ns, now_ns = window.since_ns, window.now_ns
+    began = (lives.first_token_ns > max(0, since_ns)) & (lives.first_token_ns <= now_ns)
     ended = ~lives.live & (lives.ended_ns > since_ns) & (lives.ended_ns <= now_ns)
     return WaitRow(
         tenant=tenant,
         request_class=kind,
-        first_token=_timing(_until_first_token(lives.where(began)), now_ns),
-        whole=_timing(_until_the_end(lives.where(ended)), now_ns),
+        first_token=_timing(_until_first_token(lives.where(began)), window),
+        whole=_timing(_until_the_end(lives.where(ended)), window),
     )
 
 
@@ -120,16 +137,31 @@ def _until_the_end(lives: Lives) -> Lives:
     return replace(lives, gone_ns=lives.ended_ns)
 
 
-def _timing(lives: Lives, now_ns: int) -> Timing | None:
+def _timing(lives: Lives, window: _Window) -> Timing | None:
     if not len(lives):
         return None
-    parts = parts_of(lives, since_ns=_FOR_EVER_NS, now_ns=now_ns)
+    parts = _with_allocation(parts_of(lives, since_ns=_FOR_EVER_NS, now_ns=window.now_ns), window.allocating or 0.0)
     known = {part: parts[:, number] for number, part in enumerate(PARTS) if parts[:, number].any()}
     return Timing(
         requests=len(lives),
         seconds=quantiles(parts.sum(axis=1)),
         parts={part: quantiles(seconds) for part, seconds in known.items()},
     )
+
+
+def _with_allocation(parts: F64, allocating: float) -> F64:
+    """Seconds in each of this module's parts, from those in the verdict's."""
+    waits, runs, other = np.split(parts, (len(WAITS), len(WAITS) + 2), axis=1)
+    allocation = allocating * runs.sum(axis=1, keepdims=True)
+    return np.hstack((waits, allocation, (1.0 - allocating) * runs, other))
+
+
+def _allocating(stats: StatsView) -> float | None:
+    """The allocator's part of the steps' time since the start; None where it is not kept or there was no step."""
+    allocation = stats.histogram("allocation")
+    steps = [stats.histogram("step", phase=phase) for phase in _STEPS]
+    seconds = sum(step.sum for step in steps if step is not None)
+    return None if allocation is None or not seconds > 0 else float(min(1.0, max(0.0, allocation.sum / seconds)))
 
 
 def quantiles(seconds: F64) -> Quantiles:
@@ -161,7 +193,9 @@ def _oldest(sample: Sample) -> tuple[OldestWait, ...]:
 
 
 def _allocation(histogram: HistogramValue | None) -> Quantiles | None:
-    if histogram is None or not histogram.count > 0:
+    if histogram is None:
         return None
-    p50, p95, p99 = (histogram.quantile(share) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (histogram.quantile_bound(share) for share in (0.5, 0.95, 0.99))
+    if p50 is None or p95 is None or p99 is None:
+        return None
     return Quantiles(mean=histogram.sum / histogram.count, p50=p50, p95=p95, p99=p99)

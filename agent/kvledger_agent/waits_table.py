@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvledger_agent.tables import seconds_text
-from kvledger_agent.verdict.request_time import PARTS
-from kvledger_agent.waits import Quantiles, Timing, WaitRow, WaitsView
+from kvledger_agent.waits import PARTS, Quantiles, Timing, WaitRow, WaitsView
 
 LEAST_SECONDS = 0.0005
 _COLUMNS = ("who", "what", "requests", "P50", "P95", "P99", "mean is made of")
@@ -33,7 +32,7 @@ def waits_table(name: str, view: WaitsView) -> RenderableType:
         for what, timing in (("first token", row.first_token), ("whole", row.whole)):
             if timing is not None:
                 table.add_row(_who(row), what, *_cells(timing))
-    return Group(table, *_waiting(view))
+    return Group(table, *_waiting(view), _allocation(view))
 
 
 def _who(row: WaitRow) -> str:
@@ -56,6 +55,17 @@ def _waiting(view: WaitsView) -> list[Text]:
         for wait in view.oldest
     ]
     return [Text(line) for line in lines or ["nobody waits"]]
+
+
+def _allocation(view: WaitsView) -> Text:
+    """What the allocator takes, of steps and each time."""
+    one = view.allocation
+    if view.allocating is None or one is None:
+        return Text("allocation: not measured by this engine, and within prefill and decode")
+    times = ", ".join(
+        f"{name} {1000 * value:.3g} ms" for name, value in (("P50", one.p50), ("P95", one.p95), ("P99", one.p99))
+    )
+    return Text(f"allocation: {view.allocating:.1%} of the steps' time; one takes {times}")
 
 
 def _is_shown(parts: Mapping[str, Quantiles], part: str) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-NS_PER_SECOND = 1_000_000_000
+from kvledger.clock import NS_PER_SECOND
+
 SPAN_NS = 60 * NS_PER_SECOND
 MIN_SPAN_NS = 10 * NS_PER_SECOND
 

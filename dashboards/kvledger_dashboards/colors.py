@@ -50,6 +50,7 @@ REASONS = MappingProxyType(
         "many_requests": "#8A4B08",
         "preemption_thrash": "#FF7383",
         "overload": "#FFB357",
+        "tenant_overload": "#C77C2E",
         "batch_slots": "#1F60C4",
         "token_budget": "#5794F2",
         "head_of_line": "#8AB8FF",

@@ -20,6 +20,8 @@ from kvledger_dashboards.variables import DATASOURCE
 Kind = TypeVar("Kind", stat.Panel, table.Panel, timeseries.Panel)
 LAST = "lastNotNull"
 DASH = [10.0, 6.0]
+CORES_HEIGHT = 11
+"""Of a row whose legends name every engine core: as many as an agent usually has are to be seen."""
 
 Steps = Sequence[tuple[float | None, str]]
 PLAIN: Steps = ((None, "text"),)
@@ -52,6 +54,11 @@ def stat_face(number: int, title: str, text: str, unit: str = units.NoUnit, *, s
 def graph_face(number: int, title: str, text: str, unit: str, *, span: int = 8, height: int = 8) -> Face:
     """The face of a graph: three of them, at their usual width, make a row; one wider than half of it is higher."""
     return Face(id=number, title=title, description=text, unit=unit, span=span, height=10 if span > 12 else height)
+
+
+def cores_face(number: int, title: str, text: str, unit: str, *, span: int = 8) -> Face:
+    """The face of a graph with a line for each engine core."""
+    return graph_face(number, title, text, unit, span=span, height=CORES_HEIGHT)
 
 
 def target(query: Query, ref_id: str) -> prometheus.Dataquery:

@@ -31,16 +31,16 @@ from kvledger_dashboards.build import BOARDS, GENERATED
 from tests.dashboards.answers import SCRAPE_SECONDS, WINDOW
 from tests.dashboards.boards import interpolated
 from tests.dashboards.live import Live
-from tests.dashboards.scenarios import provoke, stall_again
+from tests.dashboards.scenarios import provoke
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs/images"
 WORK = Path(tempfile.gettempdir()) / "kvledger-board-picture"
-SHOWN_SECONDS, AFTER_SECONDS, STALLED_SECONDS = 180, 60, 6
+SHOWN_SECONDS, AFTER_SECONDS = 180, 60
 LABEL_SECONDS = 15
 DRAWING_MS, SETTLING_MS = 30_000, 500
 WIDTH, HEIGHT = 1600, 1000
-COLORS, PICTURE_BYTES = (256, 192, 128, 96), 300_000
+COLORS, PICTURE_BYTES = (256, 192, 128, 96, 64), 350_000
 CHOSEN = {uid: ["cell"] for uid in (oncall.UID, pool.UID, requests.UID)}
 """Models that the reader of a board chose: without the page of another engine, which knows little of its blocks."""
 FONTS = {"400": "Inter-Regular", "500": "Inter-Medium"}
@@ -54,8 +54,6 @@ def collected(boards: Iterable[dict[str, Any]]) -> dict[str, Any]:
         provoke(live)
         os.kill(live.engines["again"]["core_pid"], signal.SIGKILL)
         time.sleep(AFTER_SECONDS)
-        stall_again(live)
-        time.sleep(STALLED_SECONDS)
         time.sleep((LABEL_SECONDS / 2 - time.time()) % LABEL_SECONDS)  # a label at the very edge would be cut off
         until = float(int(time.time()) - SCRAPE_SECONDS)
         begin = max(until - SHOWN_SECONDS, live.began)

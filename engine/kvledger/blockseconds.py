@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.stats import Stats
 
-_NS_PER_SECOND = 1_000_000_000
 _FEW_TENANTS = 8  # so many are handled faster one by one than as an array
 
 
@@ -36,7 +36,7 @@ class BlockSeconds:
         if elapsed_ns <= 0:
             return
         self._advanced_ns = now_ns
-        elapsed = elapsed_ns / _NS_PER_SECOND
+        elapsed = elapsed_ns / NS_PER_SECOND
         marks = self._marks.tobytes()
         if marks != self._known:
             self._learn(marks)

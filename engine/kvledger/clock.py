@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+NS_PER_SECOND = 1_000_000_000
+
 
 class Clock(Protocol):
     """What the engine asks for time. `virtual` is recorded in the ledger's header."""
@@ -32,7 +34,7 @@ class VirtualClock:
 
     virtual = True
 
-    def __init__(self, start_ns: int = 1_000_000_000) -> None:
+    def __init__(self, start_ns: int = NS_PER_SECOND) -> None:
         self._now_ns = start_ns
 
     def now_ns(self) -> int:

@@ -76,13 +76,13 @@ class Image:
         self._fetch(_TABLES)
         broken = self._broken_tables()
         self._fetch(_RINGS)
-        reserved = self._words()
+        reserved = self._now.control()
         self._fetch_pins()
         self._fetch(name for name in rest if name not in ("control", "stats") and not name.startswith("slot."))
         self._settle_peaks()
         self._fetch([_STAMPS])
         self._drop_tables(broken)
-        self._store("writing_seq", self._words()["writing_seq"])
+        self._store("writing_seq", self._now.control()["writing_seq"])
         for name in ("events_reserved", "summaries_reserved"):
             self._store(name, reserved[name])
 
@@ -90,10 +90,6 @@ class Image:
         for name in names:
             section = self._head.sections[name]
             self._source.read_into(section.offset, self.data[section.offset : section.offset + section.nbytes])
-
-    def _words(self) -> dict[str, int]:
-        words = self._now.read("control").tolist()
-        return {name: words[index] for name, index in self._head.control.items()}
 
     def _store(self, name: str, value: int) -> None:
         self.view("control")[self._head.control[name]] = value
@@ -119,12 +115,12 @@ class Image:
         `Reader.sample` explains when such a copy is whole.
         """
         for _ in range(LOOKS):
-            published = self._words()["published_seq"]
-            index = self._words()["stats_index"]
+            published = self._now.control()["published_seq"]
+            index = self._now.control()["stats_index"]
             self.monotonic_ns, self.wall_ns = time.monotonic_ns(), time.time_ns()
             self.writer_pid = self._source.writer_pid()
             values = self._now.read("stats", 1, start=index & 1)
-            after = self._words()
+            after = self._now.control()
             if after["stats_index"] == index or after["writing_seq"] <= published + 1:
                 self.view("stats")[:] = values
                 return published

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.audit import Audit
+from kvledger.pins import pin_word
 from kvledger.snapshot import Sample
 from kvledger.views import I32, I64
-from kvledger.words import BlockState, FindingKind, PinKind, RequestState
+from kvledger.words import BlockState, FindingKind, RequestState
 
 FINISHING_LIMIT_SECONDS = 30.0
 MOST_SUSPECTS = 4096
@@ -145,12 +146,8 @@ def _pins(audit: Audit, blocks: I32) -> dict[int, tuple[str, ...]]:
     rows = np.flatnonzero(np.isin(audit.pins.block, blocks))
     held: dict[int, tuple[str, ...]] = {}
     for block, kind in zip(audit.pins.block[rows].tolist(), audit.pins.kind[rows].tolist(), strict=True):
-        held[block] = (*held.get(block, ()), _pin_word(kind))
+        held[block] = (*held.get(block, ()), pin_word(kind))
     return held
-
-
-def _pin_word(kind: int) -> str:
-    return PinKind(kind).word if kind < len(PinKind) else f"kind_{kind}"
 
 
 def _finishing_overdue(audit: Audit, limit_seconds: float) -> list[Suspect]:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger import stores
+from kvledger.clock import NS_PER_SECOND
 from kvledger.stores import Hook
-
-_NS_PER_SECOND = 1_000_000_000
 
 
 class Peaks:
@@ -37,8 +36,8 @@ class Peaks:
             if active > self._active:
                 self._words[self._at + 2] = self._active = active
             return
-        second = now_ns // _NS_PER_SECOND
+        second = now_ns // NS_PER_SECOND
         slot = second % len(self._records)
-        self._until_ns, self._at = (second + 1) * _NS_PER_SECOND, 4 * slot
+        self._until_ns, self._at = (second + 1) * NS_PER_SECOND, 4 * slot
         self._active, self._used = active, used
         self._records[slot] = (second, active, used)

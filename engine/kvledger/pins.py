@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kvledger.buffers import Sections
 from kvledger.views import I32, I64, U8, U64
+from kvledger.words import PinKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class PinTable:
         # Ages, not deadlines: since + lease of a damaged file may not fit 64 bits.
         age = np.float64(now_ns) - self.since_ns.astype(np.float64)
         return (self.lease_ns > 0) & (age > self.lease_ns.astype(np.float64))
+
+
+def pin_word(kind: int) -> str:
+    """The word of a pin's stored kind; `kind_N` for one that a newer writer knows."""
+    return PinKind(kind).word if kind < len(PinKind) else f"kind_{kind}"
 
 
 def read_pins(sections: Sections) -> PinTable:

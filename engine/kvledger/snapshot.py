@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from kvledger.head import Head
 from kvledger.pins import PinTable
-from kvledger.statsview import HistogramValue, StatsView
+from kvledger.statsview import StatsView
 from kvledger.status import ReadStatus
 from kvledger.views import F64, I32, SlotColumns
 from kvledger.words import RequestState, WaitCause
-
-__all__ = ["HistogramValue", "PinTable", "ReadStatus", "Sample", "SlotTable", "StatsView"]
 
 NOT_LOOKED_AT = 255
 OWN_CAUSE = 1

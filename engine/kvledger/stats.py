@@ -29,7 +29,7 @@ GAUGES: tuple[tuple[str, str], ...] = (
     ("cached_blocks", "cached blocks, counted by the eviction order"),
     ("active_blocks", "active blocks, counted by the reference counts"),
     ("steps", "steps this engine process has completed"),
-    ("last_token_ns", "ledger clock at the last token or admission"),
+    ("last_token_ns", "ledger clock at the last token computed, of a prompt or of an answer, or admission"),
     ("prefill_seconds", "time of the compute that went to prompt tokens, in steps that are mostly prompts"),
     ("prefill_tokens", "prompt tokens that were computed in it"),
     ("idle", "1 when the engine had no work"),

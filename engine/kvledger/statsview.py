@@ -26,11 +26,11 @@ class HistogramValue:
         """Observations."""
         return math.fsum(self.buckets) if np.isfinite(self.buckets).all() else math.nan
 
-    def quantile(self, share: float) -> float:
-        """The upper bound of the bucket that holds the quantile; the last bound if that is +Inf; 0 when empty."""
+    def quantile_bound(self, share: float) -> float | None:
+        """The upper bound of the bucket that holds the quantile; the last bound if that is +Inf; None when empty."""
         total = self.count
         if not total > 0 or not self.bounds:
-            return 0.0
+            return None
         rank = int(np.searchsorted(np.cumsum(self.buckets), share * total, side="left"))
         return self.bounds[min(rank, len(self.bounds) - 1)]
 

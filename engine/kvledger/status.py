@@ -69,7 +69,8 @@ def status_of(
 def step_p99_seconds(stats: StatsView) -> float:
     """An upper bound of the 99th percentile of a step's time: the sum over its phases of theirs; 0 without steps."""
     phases = (stats.histogram("step", phase=word) for word in StepPhase.words())
-    return sum(phase.quantile(0.99) for phase in phases if phase is not None)
+    bounds = (phase.quantile_bound(0.99) for phase in phases if phase is not None)
+    return sum(bound for bound in bounds if bound is not None)
 
 
 def frozen_after_seconds(stats: StatsView) -> float:

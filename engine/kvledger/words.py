@@ -82,6 +82,10 @@ class FinishReason(Word):
     ENGINE_ERROR = 6
 
 
+TURNED_AWAY = 255
+"""In place of a finish reason, of a request that had been taken in and was refused as `queue_timeout`."""
+
+
 class CancelCause(Word):
     """Who cancelled a request: its client went away, or the API was told to."""
 
@@ -236,18 +240,19 @@ class Reason(Word):
     MANY_REQUESTS = 4
     PREEMPTION_THRASH = 5
     OVERLOAD = 6
-    BATCH_SLOTS = 7
-    TOKEN_BUDGET = 8
-    HEAD_OF_LINE = 9
-    QUOTA = 10
-    SLOW_ALLOCATION = 11
-    COMPUTE = 12
-    LEAK = 13
-    NO_PROGRESS = 14
-    NO_HEARTBEAT = 15
-    FULL_USE = 16
-    LIGHT = 17
-    MISSING_SIGNALS = 18
+    TENANT_OVERLOAD = 7
+    BATCH_SLOTS = 8
+    TOKEN_BUDGET = 9
+    HEAD_OF_LINE = 10
+    QUOTA = 11
+    SLOW_ALLOCATION = 12
+    COMPUTE = 13
+    LEAK = 14
+    NO_PROGRESS = 15
+    NO_HEARTBEAT = 16
+    FULL_USE = 17
+    LIGHT = 18
+    MISSING_SIGNALS = 19
 
 
 class Action(Word):

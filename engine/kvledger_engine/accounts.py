@@ -12,7 +12,8 @@ import numpy as np
 
 from kvledger.layout import PREFIX_ACCOUNT
 from kvledger.writer import Ledger
-from kvledger_engine.ids import Ids, Integers
+from kvledger_engine.compiled import accounts as kernels
+from kvledger_engine.ids import Ids
 
 _OF_USE = ("hit_tokens", "forked_tokens", "admissions")
 _SUMMED = [name for name in PREFIX_ACCOUNT.names or () if name != "key"]
@@ -70,13 +71,13 @@ class PrefixAccounts:
 
     # -- entries --------------------------------------------------------------------------------------------------
 
-    def spent(self, price: Price, slots: Integers | int, seconds: float) -> None:
+    def spent(self, price: Price, slots: Ids | int, seconds: float) -> None:
         """Seconds went to one request, or in equal parts to those of `slots`, one for each time it is there."""
         column = self._seconds[price]
         if isinstance(slots, int):
             column[self._row_of_slot[slots]] += seconds
         elif len(slots):
-            np.add.at(column, self._row_of_slot[slots], seconds / len(slots))
+            kernels.enter(column, self._row_of_slot, slots, seconds / len(slots))
         else:
             column[self._rest] += seconds
 

@@ -51,10 +51,13 @@ class Admission:
         if shut:
             self._queue.blocked_by(WaitCause.PREEMPTION)
             return rows
+        if self._queue.head() is None:
+            self._queue.blocked_by(WaitCause.STEP)
+            return rows
         admitted: list[Row] = []
         budget = self._config.max_num_batched_tokens - rows.total_tokens
         cause: WaitCause | None = None
-        promised = self._promised() if self._queue.head() is not None else 0
+        promised = self._promised()
         while cause is None and (group := self._queue.head()) is not None:
             row, cause = self._admit_group(group, budget=budget, promised=promised)
             if row is not None:

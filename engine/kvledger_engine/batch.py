@@ -6,7 +6,6 @@ Plain arrays, no request and no ledger in them. Shapes: r rows, t tokens in all 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -76,7 +75,9 @@ class HostCopies:
     in_targets: I32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: of so many fields that is half as much work again as all of a step's bookkeeping in Python. Nobody changes
+# one.
+@dataclass(slots=True, kw_only=True)
 class Batch:
     """One step. Row i computes positions [starts[i], starts[i] + counts[i]) of one sequence.
 
@@ -131,44 +132,36 @@ class Compute(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Rows:
-    """Rows of a step while it is put together: which slot computes how many tokens from where.
+    """Rows of a step while it is put together: which slot computes how many tokens from where. Nobody changes one.
 
-    `lengths` is how many tokens the sequence has; a row that reaches it is sampled. Sums are kept, hence no slots.
+    `lengths` is how many tokens the sequence has; a row that reaches it is sampled. `ends` are the tokens in the cache
+    once the step is done, `total_tokens` those that it computes. `complete`: every row is known to reach its length.
     """
 
     slots: I32
     starts: I32
     counts: I32
     lengths: I32
+    ends: I32
+    total_tokens: int
+    complete: bool = False
 
     @classmethod
     def none(cls) -> Rows:
         """No row."""
         empty = np.zeros(0, np.int32)
-        return cls(empty, empty, empty, empty)
+        return cls(empty, empty, empty, empty, empty, 0)
 
     @classmethod
-    def summed(cls, slots: I32, rows: I32, total_tokens: int) -> Rows:
-        """Rows whose sums are known: `rows` I32[4, n] are starts, counts, lengths and ends."""
-        made = cls(slots, rows[0], rows[1], rows[2])
-        made.__dict__["ends"], made.__dict__["total_tokens"] = rows[3], total_tokens
-        return made
-
-    @cached_property
-    def ends(self) -> I32:
-        """Tokens in the cache once the step is done."""
-        return self.starts + self.counts
-
-    @cached_property
-    def total_tokens(self) -> int:
-        """Tokens the step computes."""
-        return int(self.counts.sum())
+    def of(cls, slots: I32, starts: I32, counts: I32, lengths: I32) -> Rows:
+        """Rows whose sums are not known yet."""
+        return cls(slots, starts, counts, lengths, starts + counts, int(counts.sum()))
 
     def where(self, mask: NDArray[np.bool_]) -> Rows:
         """The rows a boolean mask of shape (r,) selects."""
-        return Rows(self.slots[mask], self.starts[mask], self.counts[mask], self.lengths[mask])
+        return Rows.of(self.slots[mask], self.starts[mask], self.counts[mask], self.lengths[mask])
 
     def without(self, slots: I32) -> Rows:
         """The rows of all other slots."""
@@ -179,7 +172,7 @@ class Rows:
         if not rows:
             return self
         more = np.array(rows, np.int32).T
-        return Rows(
+        return Rows.of(
             np.concatenate((self.slots, more[0])),
             np.concatenate((self.starts, more[1])),
             np.concatenate((self.counts, more[2])),

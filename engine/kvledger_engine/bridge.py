@@ -117,11 +117,6 @@ class Bridge(asyncio.Protocol):
         """What the core said about itself when it was ready."""
         return self._hello.result()
 
-    @property
-    def open_requests(self) -> int:
-        """Requests whose end has not been seen."""
-        return len(self._inboxes)
-
     def is_open(self, request_id: str) -> bool:
         """Whether a request of this id is still open."""
         return request_id in self._inboxes

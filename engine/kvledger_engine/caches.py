@@ -15,7 +15,7 @@ from kvledger_engine.kvcache import KvCache
 def make_cache(config: EngineConfig, ledger: Ledger, fault: FaultPlan | None = None) -> KvCache:
     """The cache of an engine. Raises `BadConfig` for a fault in a baseline, which has none."""
     if config.allocation == Allocation.PAGED:
-        return KvCache(ledger, faults=fault, eviction=Eviction(config.eviction), host_blocks=config.host_blocks)
+        return KvCache(ledger, faults=fault, eviction=Eviction(config.eviction), host_blocks=config.swap_blocks)
     if fault is not None:
         raise BadConfig(f"a fault with allocation={config.allocation!r}: faults are drilled with allocation='paged'")
     return ContiguousCache(ledger, Allocation(config.allocation))

@@ -22,10 +22,11 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from kvledger_engine.arguments import add_arguments
 from kvledger_engine.bridge import Bridge
 from kvledger_engine.errors import EngineError
 from kvledger_engine.keys import ApiKeys
-from kvledger_engine.options import CoreOptions, add_arguments, core_options
+from kvledger_engine.options import CoreOptions, core_options
 from kvledger_engine.server import CompletionServer
 from kvledger_engine.template import open_template
 from kvledger_engine.tokenizer import open_tokenizer

@@ -89,7 +89,7 @@ def open_compute(config: EngineConfig, model: ModelOptions) -> Computing:
             capacity_blocks=config.capacity_blocks,
             block_size_tokens=config.block_size_tokens,
             vocab_size=config.vocab_size,
-            swap_blocks=config.host_blocks,
+            swap_blocks=config.swap_blocks,
         )
         return Computing(config=replace(config, weights_bytes=0), compute=cells, has_scores=False)
     return _open_model(config, model)
@@ -105,7 +105,7 @@ def _open_model(config: EngineConfig, model: ModelOptions) -> Computing:
         dtype=model.dtype,
         device=model.device,
         kv_format=model.kv_format,
-        swap_blocks=config.host_blocks,
+        swap_blocks=config.swap_blocks,
         seed=config.seed,
         retention=config.retention,
     )

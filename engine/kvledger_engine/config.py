@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from typing import Any
 
 from kvledger.limits import Group, Limits
 from kvledger.words import PreemptionMode
@@ -46,10 +43,10 @@ class EngineConfig:
     whoever opens a model states, and the size of the token store. `price_per_hour` is what the whole pool costs an
     hour; None = no price. `queue_timeout_seconds` and `run_timeout_seconds` end requests that wait for their first
     block, or run, for longer; None = never. `groups` and `kv_format` are stated by whoever opens a model: its cache
-    groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` salts prefix keys and
-    drives whatever the engine draws. `preemption` is "recompute" or "swap", which keeps the content of preempted
-    sequences in `swap_blocks` blocks of host memory. Without `quotas` there is one queue for all, tenants are names,
-    and nothing but their prefixes is kept apart. The three `kv_…` change answers, see `kveviction`.
+    groups (() = one of full attention) and what their cells are in, "" = there are none. `seed` drives whatever the
+    engine draws, but for the salt of its prefix keys. `preemption` is "recompute" or "swap", which keeps the content
+    of preempted sequences in `swap_blocks` blocks of host memory. Without `quotas` there is one queue for all, tenants
+    are names, and nothing but their prefixes is kept apart. The three `kv_…` change answers, see `kveviction`.
     """
 
     engine: str = "engine"
@@ -98,7 +95,8 @@ class EngineConfig:
             f"use 0 or more, and less than capacity_blocks={self.capacity_blocks}",
         )
         self._require("alert_watermark_ratio", 0 < self.alert_watermark_ratio <= 1, "use a ratio above 0, at most 1")
-        self._require("price_per_hour", self.price_per_hour is None or self.price_per_hour >= 0, "use 0 or more")
+        price = self.price_per_hour
+        self._require("price_per_hour", price is None or 0 <= price < math.inf, "use a finite number of 0 or more")
         for name in ("queue_timeout_seconds", "run_timeout_seconds"):
             seconds = getattr(self, name)
             self._require(name, seconds is None or 0 < seconds < math.inf, "use a finite number of seconds above 0")
@@ -131,11 +129,6 @@ class EngineConfig:
         self._require("swap_blocks", not swaps or self.swap_blocks >= 1, "preemption='swap' needs 1 or more")
         self._require("swap_blocks", swaps or self.swap_blocks == 0, "use 0, or preemption='swap'")
 
-    @property
-    def host_blocks(self) -> int:
-        """Blocks of host memory for what is swapped out."""
-        return self.swap_blocks
-
     def _check_lengths(self) -> None:
         self._require("max_model_len_tokens", self.max_model_len_tokens >= 2, "use 2 or more: a prompt and one token")
         # Every running sequence decodes in every step; without this bound one could be left out for ever.
@@ -158,7 +151,7 @@ class EngineConfig:
             return
         # A baseline shares nothing and forgets nothing: it is there to be compared with.
         self._require("allocation", not self.prefix_caching, "runs cannot be shared: use prefix_caching=False")
-        self._require("allocation", not self.host_blocks, "runs are not swapped: use preemption='recompute'")
+        self._require("allocation", not self.swap_blocks, "runs are not swapped: use preemption='recompute'")
         self._require("allocation", self.quotas is None, "runs know no quotas: leave the tenants file out")
         self._require("allocation", not self.retention.evicts, "runs lose no block: use kv_eviction='none'")
         one = len(self.cache_groups) == 1 and not self.cache_groups[0].window_tokens
@@ -214,17 +207,6 @@ class EngineConfig:
             bytes_per_token=self.bytes_per_token,
         )
         return self.groups or (whole,)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
-        """A configuration from keys and values. Raises `BadConfig` for an unknown key, with the nearest known one."""
-        known = [field.name for field in fields(cls)]
-        for key in values:
-            if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-                raise BadConfig(f"unknown key {key!r}: {hint}")
-        return cls(**values)
 
     def limits(self) -> Limits:
         """The ledger this engine writes. The arena holds every table there can be at once."""

@@ -1,6 +1,7 @@
 """Deadlines of requests: until when one may wait for its first block, and how long a sequence may run.
 
-Owns two heaps; what is not due yet costs nothing, so a step costs O(those that are due). Ends nobody itself.
+Owns two heaps; what is not due yet costs a look at `next_ns`, so a step costs O(those that are due). Ends nobody
+itself.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Deadlines:
         self._queue_seconds = _finite(config.queue_timeout_seconds)
         self._run_seconds = _finite(config.run_timeout_seconds)
         self._waits, self._runs = _Heap(), _Heap()
+        self.next_ns: float = math.inf
+        """Nobody is overdue before that."""
 
     def arrived(self, group: I32, queue_timeout_seconds: float | None) -> None:
         """A request was accepted: its wait counts from its arrival."""
@@ -50,7 +53,9 @@ class Deadlines:
     def _push(self, heap: _Heap, since_ns: int, seconds: float, slot: int) -> None:
         if seconds == math.inf:
             return
-        heappush(heap.entries, (since_ns + int(seconds * _NS_PER_SECOND), self._slots.serial.item(slot), slot))
+        due_ns = since_ns + int(seconds * _NS_PER_SECOND)
+        heappush(heap.entries, (due_ns, self._slots.serial.item(slot), slot))
+        self.next_ns = min(self.next_ns, due_ns)
         if len(heap.entries) > heap.bound:
             heap.entries = [entry for entry in heap.entries if self._is_live(entry)]
             heapify(heap.entries)
@@ -62,6 +67,7 @@ class Deadlines:
             entry = heappop(heap.entries)
             if self._is_live(entry):
                 found.append((entry[2], entry[0]))
+        self.next_ns = min((each.entries[0][0] for each in (self._waits, self._runs) if each.entries), default=math.inf)
         return found
 
     def _is_live(self, entry: tuple[int, int, int]) -> bool:

@@ -5,24 +5,15 @@ Owns nothing. Whoever calls it has taken the sequence out of the wait queue, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from kvledger.layout import SUMMARY, SUMMARY_FIELDS
 from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
 from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, Refused, Tokens
 from kvledger_engine.request import RequestTable
+from kvledger_engine.summaries import Summaries
 
 _NS_PER_SECOND = 1e9
-_COLUMNS = {"finished_ns": "finishing_ns"}
-"""The request slot's name of a summary's field, where it is another one."""
-_RELEASED_BLOCKS = SUMMARY_FIELDS.index("released_blocks")
 
 
 class Ending:
@@ -31,7 +22,7 @@ class Ending:
     def __init__(self, ledger: Ledger, requests: RequestTable, cache: KvCache) -> None:
         self._ledger, self._slots, self._requests, self._cache = ledger, ledger.slots, requests, cache
         self.outbox: list[Tokens | Finished | Refused] = []
-        self._fields = [self._field(name) for name in SUMMARY_FIELDS]
+        self._summaries = Summaries(ledger)
         stats = ledger.stats
         self._values = stats.values
         self._ended = [stats.tenant_counter("requests_total", finish_reason=reason.word) for reason in FinishReason]
@@ -58,7 +49,7 @@ class Ending:
             self._mark(slot, reason, cancel)
             released = self._give_back(slot, release, since_ns)
             self._observe(slot, reason)
-            self._ledger.summary(self._summary(slot, released))
+            self._summaries.write(slot, released)
             self._tell(slot, reason)
         self._requests.close(group)
 
@@ -86,23 +77,6 @@ class Ending:
         self._peak.observe(slots.peak_blocks.item(slot))
         self._prompt.observe(slots.prompt_tokens.item(slot))
         self._generation.observe(slots.output_tokens.item(slot))
-
-    def _summary(self, slot: int, released_blocks: int) -> tuple[Any, ...]:
-        fields = [field(slot) for field in self._fields]
-        fields[_RELEASED_BLOCKS] = released_blocks
-        return tuple(fields)
-
-    def _field(self, name: str) -> Callable[[int], Any]:
-        """What reads a summary's field from a request slot. Element reads: most ends come one by one."""
-        if name == "seq":
-            return lambda _: self._ledger.seq
-        if name == "released_ns":
-            return lambda _: self._ledger.clock.now_ns()
-        column: NDArray[Any] | None = getattr(self._slots, _COLUMNS.get(name, name), None)
-        if column is None:
-            nothing = np.zeros((), SUMMARY[name]).tobytes()
-            return lambda _: nothing
-        return column.item if column.ndim == 1 else lambda slot: column[slot].tobytes()
 
     def _tell(self, slot: int, reason: FinishReason) -> None:
         slots, requests = self._slots, self._requests

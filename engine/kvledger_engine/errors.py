@@ -8,6 +8,11 @@ EngineError                     exit code 1
 ├── ComputeLost                 a device or model that computes nothing any more
 └── NotEnoughBlocks             an allocation that cannot be served now; nothing was taken
     └── ArenaFull               blocks there may be, but no chunk in which a table could name them
+
+Errors of one module stand in it, all of them `EngineError`s: `ChannelError` in channel, `EngineGone` and
+`EngineStartFailed` in bridge, `CannotListen` in command; `BadTokenizer`, `BadTemplate` and
+`BadCheckpoint` where those are read. What a client sent and cannot be answered is none of them: `BadBody` in arrival
+and `BadMessages` in template become answers of status 400.
 """
 
 from __future__ import annotations

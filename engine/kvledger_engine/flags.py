@@ -1,6 +1,6 @@
 """The arguments of `kvledger engine` as a table: `python -m kvledger_engine.flags` prints it for docs/engine.md. Pure.
 
-What each argument is, `options` says; a test holds the page against it.
+What each argument is, `arguments` says; a test holds the page against it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from kvledger_engine.options import add_arguments
+from kvledger_engine.arguments import add_arguments
 
 _DEFAULT = re.compile(r" \(default: (?P<default>.*)\)$")
 

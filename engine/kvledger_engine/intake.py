@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from kvledger.catalog import OTHER_TENANT
-from kvledger.words import Event, RejectionReason, RequestState
+from kvledger.words import TURNED_AWAY, Event, RejectionReason, RequestState
 from kvledger.writer import Ledger
 from kvledger_engine.admission import Door, Refusal, is_tenant_name
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.deadlines import Deadlines
 from kvledger_engine.messages import NewRequest, Refused
 from kvledger_engine.request import RequestTable
+from kvledger_engine.summaries import Summaries
 from kvledger_engine.waits import WaitQueue
 
 _NS_PER_SECOND = 1e9
@@ -28,6 +29,7 @@ class Intake:
     ) -> None:
         self._ledger, self._requests, self._queue, self._deadlines = ledger, requests, queue, deadlines
         self._door = Door(config, requests, queue, ledger.tenant_column)
+        self._summaries = Summaries(ledger)
         stats = ledger.stats
         self._values = stats.values
         self._prompt_tokens = stats.counter("prompt_tokens_total")
@@ -66,7 +68,7 @@ class Intake:
         self._tenant_rejections[tenant_column] += 1
 
     def turn_away_overdue(self) -> list[Refused]:
-        """Refuse those that have waited too long for their first block; their waits are accounted for."""
+        """Refuse those that have waited too long for their first block; their waits are accounted for, in a summary."""
         return [self._turn_away(leader) for leader in self._deadlines.overdue_waits()]
 
     def _turn_away(self, leader: int) -> Refused:
@@ -75,9 +77,11 @@ class Intake:
         assert not slots.table_blocks[group.astype(np.intp)].any(), f"slot {leader} waits with blocks"
         waited_seconds = (self._ledger.now_ns - slots.arrived_ns.item(leader)) / _NS_PER_SECOND
         self._count(RejectionReason.QUEUE_TIMEOUT, slots.tenant.item(leader))
+        self._requests.move(group, RequestState.FINISHING)
         for slot in group.tolist():
             self._ledger.event(Event.REJECTED, slots.serial.item(slot), detail=RejectionReason.QUEUE_TIMEOUT)
-        self._requests.move(group, RequestState.FINISHING)
+            slots.finish_reason[slot], slots.finishing_ns[slot] = TURNED_AWAY, self._ledger.now_ns
+            self._summaries.write(slot, released_blocks=0)
         self._requests.close(group)
         fact = f"The request waited {waited_seconds:.1f} s and was not begun"
         return _told(request_id, Refusal(RejectionReason.QUEUE_TIMEOUT, fact))

@@ -191,21 +191,18 @@ class KvCache:
         most, total = steps.plan(self._handle, slots, rows)
         return rows, most, total
 
-    def inputs(self, rows: Rows, tokens: I32) -> I32:
-        """The tokens that rows compute, row after row, of `tokens` by slot."""
-        found: I32 = np.empty(rows.total_tokens, np.int32)
-        steps.inputs(rows.slots, rows.starts, rows.counts, tokens, found)
-        return found
-
-    def lay_out(self, slots: I32) -> tuple[I32, I32]:
-        """Block tables of the slots in group 0, as (blocks, offsets): table i is blocks[offsets[i]:offsets[i + 1]]."""
+    def lay_out(self, rows: Rows, tokens: I32) -> tuple[I32, I32, I32]:
+        """The tokens that rows compute, of `tokens` by slot, and their block tables in group 0: (inputs, blocks,
+        offsets), where table i is blocks[offsets[i]:offsets[i + 1]]."""
+        slots, starts, counts = rows.slots, rows.starts, rows.counts
+        inputs: I32 = np.empty(rows.total_tokens, np.int32)
         offsets: I32 = np.empty(len(slots) + 1, np.int32)
         room = -1
         while self._laid_out_blocks > room:
             room = self._laid_out_blocks + len(slots)
             blocks: I32 = np.empty(room, np.int32)
-            self._laid_out_blocks = steps.lay_out(self._handle, slots, blocks, offsets)
-        return blocks[: self._laid_out_blocks], offsets
+            self._laid_out_blocks = steps.lay_out(self._handle, slots, starts, counts, tokens, inputs, blocks, offsets)
+        return inputs, blocks[: self._laid_out_blocks], offsets
 
     def append(self, slots: I32, drawn: I32, tokens: I32) -> tuple[I32, int]:
         """Append a drawn token to each slot's sequence in `tokens`, now.

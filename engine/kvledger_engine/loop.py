@@ -90,7 +90,7 @@ class EngineLoop:
 
     @property
     def _is_active(self) -> bool:
-        return len(self._scheduler.running) > 0 or len(self._queue) > 0
+        return len(self._scheduler.running) > 0 or self._queue.sequences > 0
 
     def submit(self, request: NewRequest) -> Refused | None:
         """Take a request in, or say why not. One publication."""
@@ -176,7 +176,8 @@ class EngineLoop:
         ledger, clock = self._ledger, self._ledger.clock
         ledger.begin()
         started = ledger.now_ns
-        self._expire()
+        if self._deadlines.next_ns <= started:
+            self._expire()
         batch = self._scheduler.schedule()
         scheduled = clock.now_ns()
         self._publish()
@@ -258,7 +259,7 @@ class EngineLoop:
 
     def _publish(self) -> None:
         """Show the sizes of running set and queue, price what was held, and close the publication."""
-        self._values[self._running] = len(self._scheduler.running)
-        self._values[self._waiting] = self._queue.sequences
+        running, waiting = len(self._scheduler.running), self._queue.sequences
+        self._values[self._running], self._values[self._waiting] = running, waiting
         self._pricing.price()
-        self._ledger.end(idle=not self._is_active)
+        self._ledger.end(idle=not (running or waiting))

@@ -46,6 +46,8 @@ class Progress:
     def apply(self, batch: Batch, sampled: I32) -> None:
         """Take over what was computed: `sampled` I32[m], one token per sample of the batch."""
         self._store(batch)
+        # A part of a prompt is progress, too, though nobody has a token of it yet.
+        self._values[self._last_token_gauge] = self._ledger.now_ns
         if self._requests.unforked:
             self._fork(batch)
         if len(sampled):
@@ -83,7 +85,6 @@ class Progress:
     def _measure(self, slots: I32, *, steady: bool) -> None:
         """Everybody's next token comes now; that of slots which have generated none is the first."""
         now_ns = self._ledger.now_ns
-        self._values[self._last_token_gauge] = now_ns
         if steady:
             elapsed = (now_ns - self._sampled_ns) / _NS_PER_SECOND
             for observe, count in self._gaps:

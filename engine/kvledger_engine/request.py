@@ -6,12 +6,11 @@ one request are reserved together, the first of them leads until the others are 
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.layout import CONTROL_INDEX
+from kvledger.request_id import kept_id
 from kvledger.views import F64, I32, U64
 from kvledger.words import RequestClass, RequestState
 from kvledger.writer import Ledger
@@ -23,7 +22,6 @@ from kvledger_engine.quotas import share_scope
 from kvledger_engine.stops import StopTokens
 
 _FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
-_ID_HEAD_BYTES, _ID_TAIL_BYTES = 40, 16
 _WORD = (1 << 64) - 1
 
 _LEGAL = np.zeros((len(RequestState), len(RequestState)), bool)
@@ -49,11 +47,6 @@ _CLEARED = (
     "preemptions", "first_block_ns", "first_token_ns", "last_token_ns", "finishing_ns", "block_seconds", "share_base",
     "wait_base", "wait_seconds",
 )  # fmt: skip
-
-
-def id_hash(request_id: str) -> int:
-    """The 64-bit hash of a client's request id, the same in every process."""
-    return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest(), "little")
 
 
 class RequestTable:
@@ -156,10 +149,8 @@ class RequestTable:
         return taken
 
     def _name(self, taken: I32, request_id: str) -> None:
-        raw = request_id.encode()
-        self._slots.id_hash[taken] = id_hash(request_id)
-        self._slots.id_head[taken] = raw[:_ID_HEAD_BYTES]
-        self._slots.id_tail[taken] = raw[-_ID_TAIL_BYTES:]
+        slots, kept = self._slots, kept_id(request_id)
+        slots.id_hash[taken], slots.id_head[taken], slots.id_tail[taken] = kept
         self._live[request_id] = taken.tolist()
         for index, slot in enumerate(taken.tolist()):
             self.request_ids[slot], self.indices[slot] = request_id, index

@@ -7,7 +7,6 @@ undertaker's, the running set's members its own; it computes nothing and knows n
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvledger.views import I32
 from kvledger.words import RequestClass
@@ -109,9 +108,10 @@ class Scheduler:
         ready = self._running.ready()
         rows, most, total = self._cache.plan(ready)
         if most <= 1:
-            return Rows.summed(ready, rows, total)
+            starts, counts, lengths, ends = rows
+            return Rows(ready, starts, counts, lengths, ends, total, complete=True)
         counts = self._share_out(ready, rows[1])
-        return Rows(ready, rows[0], counts, rows[2]).where(counts > 0)
+        return Rows.of(ready, rows[0], counts, rows[2]).where(counts > 0)
 
     def _share_out(self, slots: I32, wanted: I32) -> I32:
         """Tokens each row gets of the budget. A row that wants one token is a decode, or as good as one."""
@@ -128,7 +128,7 @@ class Scheduler:
     # -- phase 4: the batch; 2 and 3 are the room's and the admission's ---------------------------------------------
 
     def _batch(self, rows: Rows) -> Batch:
-        table_blocks, table_offsets = self._cache.lay_out(rows.slots)
+        inputs, table_blocks, table_offsets = self._cache.lay_out(rows, self._requests.tokens)
         copy_source, copy_target = self._cache.take_copies()
         entries, sampled = self._samples(rows)
         if sampled is not self._sampled:
@@ -139,7 +139,7 @@ class Scheduler:
             slots=rows.slots,
             starts=rows.starts,
             counts=rows.counts,
-            tokens=self._cache.inputs(rows, self._requests.tokens),
+            tokens=inputs,
             table_blocks=table_blocks,
             table_offsets=table_offsets,
             copy_source=copy_source,
@@ -156,9 +156,8 @@ class Scheduler:
 
     def _samples(self, rows: Rows) -> tuple[I32, I32]:
         """(row, slot) of every sample. Sequences about to be forked draw their first token from their leader's row."""
-        complete: NDArray[np.bool_] = rows.ends == rows.lengths
-        if np.count_nonzero(complete) == len(complete):
-            entries, sampled = self._ordinals[: len(complete)], rows.slots
+        if rows.complete or (complete := rows.ends == rows.lengths).all():
+            entries, sampled = self._ordinals[: len(rows.slots)], rows.slots
         else:
             entries = np.flatnonzero(complete).astype(np.int32)
             sampled = rows.slots[entries]

@@ -150,7 +150,9 @@ class WaitQueue:
 
     def head(self) -> I32 | None:
         """The group that is next, of those that were looked at, where there is one lane for all."""
-        return next((lane.head for lane in self._lanes.values()), None)
+        for lane in self._lanes.values():
+            return lane.head
+        return None
 
     def lanes(self) -> Iterator[Lane]:
         """Lanes in which somebody waits who was looked at."""

@@ -101,10 +101,10 @@ class Windows:
 
 
 def most_held(group: Group, step_tokens: int) -> int:
-    """The most blocks a sequence holds in a group with a window while a step computes `step_tokens`; 0 = any number.
+    """The most blocks a sequence holds in a group with a window while a step computes `step_tokens`.
 
-    They are the sinks, the window of the step's first token, and the step's tokens. Without a window, or a bound, there
-    is no most.
+    They are the sinks, the window of the step's first token, and the step's tokens. Without a window, or a bound on
+    the step (0), there is no most: MANY_BLOCKS.
     """
     if not (group.window_tokens and step_tokens):
         return MANY_BLOCKS

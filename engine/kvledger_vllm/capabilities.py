@@ -65,7 +65,4 @@ def blind_spots(scheduler: Any) -> list[str]:
     missing = [path for path in NEEDED if not has(scheduler, path)]
     if missing:
         raise InstrumentError(f"this vLLM's scheduler has no {', '.join(missing)}")
-    spots = [f"this vLLM has no {p}: not seen are {what}" for p, what in OPTIONAL.items() if not has(scheduler, p)]
-    if getattr(scheduler, "connector", None) is not None:
-        spots.append("a KV connector's own references to blocks cannot be told from leaked ones: expect findings")
-    return spots
+    return [f"this vLLM has no {p}: not seen are {what}" for p, what in OPTIONAL.items() if not has(scheduler, p)]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import struct
 import zlib
 from contextlib import suppress
 from typing import Any, Self
+
+from kvledger_vllm import kernel
 
 CHANNEL_BYTES = 16 << 20
 """Room for what a mirror that stands still has not read."""
@@ -36,12 +37,14 @@ class Channel:
     @classmethod
     def create(cls, size: int | None = None) -> Self:
         """Both descriptors are closed in children that are not meant to have them."""
-        memory = os.memfd_create("kvledger", os.MFD_CLOEXEC)
-        os.ftruncate(memory, _HEAD_BYTES + (size or CHANNEL_BYTES))
+        memory = kernel.memory(_HEAD_BYTES + (size or CHANNEL_BYTES))
         return cls(memory, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def close(self) -> None:
-        """Give both descriptors back; the memory lives on while it is mapped."""
+        """Give both descriptors and the memory back, as far as this process has them."""
+        for view in (self._words, self._data):
+            view.release()
+        self._map.close()
         for descriptor in (self.memory, self.bell):
             os.close(descriptor)
 
@@ -128,7 +131,7 @@ class Receiver(Channel):
 
     def nap(self, writer: int, seconds: float) -> None:
         """Wait that long, or until the bell is rung, or the process of pidfd `writer` has ended."""
-        select.select([self.bell, writer], [], [], seconds)
+        kernel.ready(seconds, self.bell, writer)
         with suppress(BlockingIOError):
             os.eventfd_read(self.bell)
 

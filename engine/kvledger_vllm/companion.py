@@ -7,8 +7,8 @@ in the ledger then. Both processes know of each other's end by a pidfd.
 from __future__ import annotations
 
 import os
-import select
 import signal
+import site
 import subprocess
 import sys
 import time
@@ -17,6 +17,7 @@ from pathlib import Path
 import kvledger
 from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
+from kvledger_vllm import kernel
 from kvledger_vllm.channel import Sender
 from kvledger_vllm.geometry import packed_limits
 
@@ -38,34 +39,19 @@ class Companion:
     """One such process, for a ledger that this process keeps and the channel of `sender`."""
 
     def __init__(self, ledger: Ledger, sender: Sender) -> None:
-        self._ledger, self._sender, self._looked_ns = ledger, sender, 0
-        core = os.pidfd_open(os.getpid())
-        descriptors = ledger.descriptor, sender.memory, sender.bell, core
-        numbers = map(str, (*descriptors, time.monotonic_ns()))
+        self._ledger, self._sender, self._looked_ns, self._left = ledger, sender, 0, 0
         try:
-            launched = subprocess.run(
-                [
-                    *(sys.executable, "-I", "-S", "-c", _LAUNCH),
-                    *("-m", "kvledger_vllm.process", *numbers, packed_limits(ledger.limits)),
-                ],
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                pass_fds=descriptors,
-                # Not reached by what a terminal sends to the engine: it ends when the engine core has.
-                start_new_session=True,
-                check=True,
-                timeout=_LAUNCH_SECONDS,
-            )
-        finally:
-            os.close(core)
-        self.pid = int(launched.stdout)
-        """Its process id."""
-        self._process = os.pidfd_open(self.pid)
+            self.pid = _launch(ledger, sender)
+            """Its process id."""
+            self._process = kernel.process(self.pid)
+        except BaseException:
+            # A process that was launched all the same finds nothing to do, and ends with the core.
+            sender.close()
+            raise
 
-    def ended(self, now_ns: int) -> str:
-        """How it ended, "" while it lives; looks once in a while only. Monotonic nanoseconds."""
-        if now_ns - self._looked_ns < _LOOK_NS:
+    def ended(self, now_ns: int, *, surely: bool) -> str:
+        """How it ended, "" while it lives; looks once in a while, or `surely` now. Monotonic nanoseconds."""
+        if not surely and now_ns - self._looked_ns < _LOOK_NS:
             return ""
         self._looked_ns = now_ns
         if not self._has_ended(0):
@@ -79,9 +65,9 @@ class Companion:
         deadline = time.monotonic() + seconds
         if not self._has_ended(0):
             self._sender.ring()
-        while self._sender.applied < self._sender.sent:
+        while self._missing():
             if self._has_ended(0) or time.monotonic() > deadline:
-                return self._sender.applied >= self._sender.sent
+                return not self._missing()
             time.sleep(0.0002)
         return True
 
@@ -90,18 +76,51 @@ class Companion:
         if self._process < 0:
             return
         if not self._has_ended(seconds):
-            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            kernel.signal(self._process, signal.SIGKILL)
             self._has_ended(seconds)
+        self._left = self._missing()
         os.close(self._process)
         self._process = -1
         self._sender.close()
 
+    def _missing(self) -> int:
+        """Messages that are not applied."""
+        return self._left if self._process < 0 else self._sender.sent - self._sender.applied
+
     def _has_ended(self, seconds: float) -> bool:
-        return self._process < 0 or bool(select.select([self._process], [], [], seconds)[0])
+        return self._process < 0 or kernel.ready(seconds, self._process)
+
+
+def _launch(ledger: Ledger, sender: Sender) -> int:
+    """Start it beside this process. Its process id."""
+    core = kernel.process(os.getpid())
+    descriptors = ledger.descriptor, sender.memory, sender.bell, core
+    numbers = map(str, (*descriptors, time.monotonic_ns()))
+    try:
+        launched = subprocess.run(
+            [
+                *(sys.executable, "-I", "-S", "-c", _LAUNCH),
+                # Nothing is imported from the directory that the engine happens to run in.
+                *("-P", "-m", "kvledger_vllm.process", *numbers, packed_limits(ledger.limits)),
+            ],
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=descriptors,
+            # Not reached by what a terminal sends to the engine: it ends when the engine core has.
+            start_new_session=True,
+            check=True,
+            timeout=_LAUNCH_SECONDS,
+        )
+    finally:
+        os.close(core)
+    return int(launched.stdout)
 
 
 def _environment() -> dict[str, str]:
     """This process's, and where to find what it has imported of ours. One thread: the engine's are the machine's."""
     places = dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (str(kvledger.__file__), __file__))
-    path = os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])
+    # What is installed is found by itself, and there before Python's own modules it could hide some of them.
+    beside = [place for place in places if place not in site.getsitepackages()]
+    path = os.pathsep.join([*beside, *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | dict.fromkeys(_ONE_THREAD, "1") | {"PYTHONPATH": path}

@@ -34,15 +34,12 @@ class FreeList:
         """Whether each block of a stretch is listed."""
         return np.asarray(self._places)[blocks] >= 0
 
-    def take(self, blocks: Sequence[int]) -> list[int]:
-        """Take blocks out; the entries that close the gaps are stamped first. Returns those that were not listed."""
+    def take(self, blocks: Sequence[int]) -> None:
+        """Take listed blocks out; the entries that close the gaps are stamped first."""
         words, listed, places, changed, seq = self._words, self._list, self._places, self._changed, self._ledger.seq
-        left, others = words[_FREE], []
+        left = words[_FREE]
         for block in blocks:
             place = places[block]
-            if place < 0:
-                others.append(block)
-                continue
             left -= 1
             if place != left:
                 last = listed[left]
@@ -50,7 +47,6 @@ class FreeList:
                 listed[place], places[last] = last, place
             places[block] = -1
         words[_FREE] = left
-        return others
 
     def add(self, blocks: Sequence[int]) -> None:
         """Put distinct blocks that are not listed, and were stamped, on the list."""

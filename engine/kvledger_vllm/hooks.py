@@ -100,9 +100,8 @@ class Hooks:
             except BaseException:
                 self._inside = False
                 raise
-            self._leave(
-                UPDATE, began, scheduler_output, False, outputs, args[0] if args else kwargs["model_runner_output"]
-            )
+            computed = args[0] if args else kwargs.get("model_runner_output")
+            self._leave(UPDATE, began, scheduler_output, False, outputs, computed)
             return outputs
 
         return update_from_output
@@ -139,5 +138,9 @@ class Hooks:
         """The engine core goes down: leave the ledger behind. vLLM comes here on the way out of an error, too."""
         error = sys.exc_info()[1]
         clean = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-        self.remove()
-        self._switch.run(lambda: self._close(clean))
+
+        def leave() -> None:
+            self.remove()
+            self._close(clean)
+
+        self._switch.run(leave)

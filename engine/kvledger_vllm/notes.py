@@ -30,6 +30,10 @@ class Notes:
     """Lists of blocks whose return may be deferred, and the request that held them."""
     copied: list[Any] = field(default_factory=list)
     """Entries of the deferred frees that are ends of copies."""
+    pinned: list[tuple[Any, int]] = field(default_factory=list)
+    """Blocks of which a KV connector took (1) or gave back (-1) a reference of its own."""
+    in_connector: bool = False
+    """A method of the KV connector runs."""
     evictions: int = 0
     all_cached: bool = False
     """The whole prefix cache was reset."""
@@ -41,14 +45,15 @@ class Notes:
         """Whether nothing was noted but blocks that were allocated, as in a step where running requests go on."""
         return not (
             self.touched or self.dirty or self.arrived or self.preempted or self.ending
-            or self.freed or self.hits or self.popped or self.copied or self.all_cached or self.ended_inside
+            or self.freed or self.hits or self.popped or self.copied or self.pinned or self.all_cached
+            or self.ended_inside
         )  # fmt: skip
 
     def clear(self) -> None:
         """Empty the notes; the lists stay the same objects, since the hooks hold them."""
         for kept in (
             self.touched, self.fresh, self.dirty, self.arrived, self.preempted,
-            self.ending, self.freed, self.hits, self.popped, self.copied,
+            self.ending, self.freed, self.hits, self.popped, self.copied, self.pinned,
         ):  # fmt: skip
             if kept:
                 kept.clear()

@@ -1,10 +1,11 @@
 """Pins: references that vLLM holds outside the tables of live requests. Owns `pin.*`.
 
-Frees that vLLM defers, and the two ends of a copy, are known entry by entry. What a connector holds it does not say.
+Frees that vLLM defers, and the two ends of a copy, are known entry by entry; what a KV connector holds, block by block.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,12 +21,14 @@ _FREE_PINS = CONTROL_INDEX["free_pin_count"]
 
 
 class Pins:
-    """The pins of one scheduler: those of its frees that wait for a step's end."""
+    """The pins of one scheduler: those of its frees that wait for a step's end, and its connector's."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._pins, self._control = ledger, ledger.pins, ledger.control
         self._entries: dict[int, list[int]] = {}
         """Key of a deferred free -> its pins."""
+        self._connector: dict[int, list[int]] = defaultdict(list)
+        """Block -> the connector's pins of it."""
 
     def sync(self, rare: Mapping[str, Any], serial_of: Callable[[str], int]) -> None:
         """Drop and add what a message tells of. `serial_of` a request id is who held its blocks."""
@@ -34,6 +37,17 @@ class Pins:
         for key, copied, holder, blocks in rare.get("deferred_frees", ()):
             kind = PinKind.COPY_ON_WRITE if copied else PinKind.DEFERRED_FREE
             self._entries[key] = self._add(np.array(blocks, np.intp), kind, serial_of(holder))
+        pinned = rare.get("pinned", ())
+        for block, change in zip(pinned[::2], pinned[1::2], strict=True):
+            mine = self._connector[block]
+            if change > 0:
+                mine += self._add(np.full(change, block, np.intp), PinKind.CONNECTOR, 0)
+            else:
+                # It may give back what it had before it was watched.
+                self._drop(mine[change:])
+                del mine[change:]
+            if not mine:
+                del self._connector[block]
 
     def _add(self, blocks: Ids, kind: PinKind, holder: int) -> list[int]:
         free, pins = int(self._control[_FREE_PINS]), self._pins

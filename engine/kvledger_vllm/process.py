@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from marshal import loads
 
 from kvledger.adoption import adopt
 from kvledger.layout import CONTROL_INDEX
+from kvledger_vllm import kernel
 from kvledger_vllm.channel import Receiver
 from kvledger_vllm.geometry import limits_from
 from kvledger_vllm.message import CLOSE, Message
@@ -65,7 +66,7 @@ def messages(receiver: Receiver, core: int) -> Iterator[bytes]:
             naps += 1
             receiver.nap(core, _NAP_SECONDS)
             continue
-        ended = select.select([core], [], [], 0)[0]
+        ended = kernel.ready(0, core)
         receiver.asleep(True)
         # Once more: a message may have been written before the word was.
         if receiver.take() is None:
@@ -82,7 +83,8 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     # Where both want the same processor, the engine goes first, and is not interrupted.
     os.nice(_NICE)
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):  # a sandbox may not have it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     descriptor, memory, bell, core, began_ns = map(int, arguments[:5])
     clock = MessageClock(began_ns)

@@ -11,6 +11,7 @@ Each by its name, and only what there is:
 - `tables`: request id -> its blocks by cache group, of requests whose tables may have changed in any way
 - `touched`: rows of blocks that may have changed; `pool`: the codes of all blocks
 - `gone`, `deferred_frees`: keys of deferred frees that are over, and (key, whether it ends a copy, request id, blocks)
+- `pinned`: rows of blocks and how many references of its own a KV connector took, or gave back if negative
 - `deferred`: ids of requests that the schedule passed over; `cause`: why the queue's head waits; `paused`
 """
 
@@ -123,6 +124,12 @@ class Rare:
             said["touched"] = rows
 
     def _pins(self, said: dict[str, Any]) -> None:
+        changes: dict[int, int] = {}
+        for block, change in self._notes.pinned:
+            for number in ledger_blocks((block,), self._pool):
+                changes[number] = changes.get(number, 0) + change
+        if pinned := [value for row in changes.items() if row[1] for value in row]:
+            said["pinned"] = pinned
         if not self._deferred_frees and not self._entries:
             return
         present = {id(entry): entry for entry in self._deferred_frees or ()}

@@ -32,30 +32,36 @@ class RequestHooks:
     def _adding(self, original: Function) -> Function:
         note = self._switch.guard(self._arriving)
 
-        def add_request(request: Any, *args: Any, **kwargs: Any) -> Any:
-            note(request)
-            return original(request, *args, **kwargs)
+        def add_request(*args: Any, **kwargs: Any) -> Any:
+            note(*args, **kwargs)
+            return original(*args, **kwargs)
 
         return add_request
 
-    def _arriving(self, request: Any) -> None:
+    def _arriving(self, request: Any, *_: Any) -> None:
         if request.request_id not in self._scheduler.requests:
             self._notes.arrived.append(request)
 
     def _finishing(self, original: Function) -> Function:
-        def finish_requests(request_ids: Any, *args: Any, **kwargs: Any) -> Any:
-            self._notes.cancelled_by_engine = request_ids is None
-            self._notes.ended_inside = True
-            return original(request_ids, *args, **kwargs)
+        note = self._switch.guard(self._told_to_end)
+
+        def finish_requests(*args: Any, **kwargs: Any) -> Any:
+            note(*args, **kwargs)
+            return original(*args, **kwargs)
 
         return finish_requests
+
+    def _told_to_end(self, request_ids: Any, *_: Any, **__: Any) -> None:
+        self._notes.cancelled_by_engine = request_ids is None
+        self._notes.ended_inside = True
 
     def _preempting(self, original: Function) -> Function:
         note = self._switch.guard(self._preempted)
 
-        def preempt_request(request: Any, *args: Any, **kwargs: Any) -> Any:
+        def preempt_request(*args: Any, **kwargs: Any) -> Any:
+            request = args[0] if args else kwargs.get("request")
             computed = getattr(request, "num_computed_tokens", 0)
-            result = original(request, *args, **kwargs)
+            result = original(*args, **kwargs)
             note(request, computed)
             return result
 
@@ -67,25 +73,25 @@ class RequestHooks:
 
     def _freeing(self, original: Function) -> Function:
         ending = self._notes.ending
-        note = self._switch.guard(lambda request: ending.append((request, self.asked_ns or _now())))
+        note = self._switch.guard(lambda request, *_, **__: ending.append((request, self.asked_ns or _now())))
 
-        def free_request(request: Any, *args: Any, **kwargs: Any) -> Any:
-            note(request)
-            return original(request, *args, **kwargs)
+        def free_request(*args: Any, **kwargs: Any) -> Any:
+            note(*args, **kwargs)
+            return original(*args, **kwargs)
 
         return free_request
 
     def _freed(self, original: Function) -> Function:
         note = self._switch.guard(self._gave_back)
 
-        def free_blocks(request: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(request, *args, **kwargs)
-            note(request)
+        def free_blocks(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            note(*args, **kwargs)
             return result
 
         return free_blocks
 
-    def _gave_back(self, request: Any) -> None:
+    def _gave_back(self, request: Any, *_: Any) -> None:
         self._notes.freed[request.request_id] = _now()
         self._notes.dirty.add(request.request_id)
 

@@ -6,10 +6,10 @@ a slot, since the last ones are kept for it.
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Any
 
 from kvledger.layout import CONTROL_INDEX
+from kvledger.request_id import kept_id
 from kvledger.words import Event, RequestState
 from kvledger.writer import Ledger
 from kvledger_vllm.arrivals import Arrival
@@ -17,7 +17,6 @@ from kvledger_vllm.cells import Cells
 from kvledger_vllm.errors import InstrumentError
 
 _FREE_SLOTS, _NEXT_SERIAL = CONTROL_INDEX["free_slot_count"], CONTROL_INDEX["next_serial"]
-_ID_HEAD_BYTES, _ID_TAIL_BYTES = 40, 16
 _MOST_TOKENS = (1 << 31) - 1
 # What a new occupant must not inherit from the slot's last one. Table and chunk fields are the tables' own.
 _CLEARED = (
@@ -93,9 +92,7 @@ class Requests:
         slots.prompt_tokens[slot] = min(arrival.prompt_tokens, _MOST_TOKENS)
         slots.max_tokens[slot] = min(arrival.max_tokens, _MOST_TOKENS)
         slots.arrived_ns[slot], slots.queued_ns[slot] = arrival.arrived_ns, queued_ns
-        raw = arrival.request_id.encode()
-        slots.id_hash[slot] = int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
-        slots.id_head[slot], slots.id_tail[slot] = raw[:_ID_HEAD_BYTES], raw[-_ID_TAIL_BYTES:]
+        slots.id_hash[slot], slots.id_head[slot], slots.id_tail[slot] = kept_id(arrival.request_id)
         serial = control[_NEXT_SERIAL]
         control[_NEXT_SERIAL] = serial + 1
         # The serial comes last: a slot with one is complete.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ ENGINE = "KVLEDGER_ENGINE"
 ALLOW_DISK = "KVLEDGER_ALLOW_DISK"
 MAX_REQUESTS = "KVLEDGER_MAX_REQUESTS"
 MOST_REQUESTS = 1 << 20
+logger = logging.getLogger("vllm.kvledger")
 _YES = ("1", "true", "yes")
 
 
@@ -26,7 +28,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings | None:
-        """None where no directory is named. A number that is none counts as not given."""
+        """None where no directory is named. A number that is none counts as not given, and is warned of."""
         values = os.environ if environment is None else environment
         directory = values.get(DIRECTORY, "")
         if not directory:
@@ -35,12 +37,17 @@ class Settings:
             directory=Path(directory),
             engine=values.get(ENGINE) or "vllm",
             allow_disk=values.get(ALLOW_DISK, "").lower() in _YES,
-            max_requests=_number(values.get(MAX_REQUESTS)),
+            max_requests=_number(values.get(MAX_REQUESTS, "")),
         )
 
 
-def _number(text: str | None) -> int:
-    try:
-        return min(max(0, int(float(text or 0))), MOST_REQUESTS)
-    except (ValueError, OverflowError):
+def _number(text: str) -> int:
+    if not text:
         return 0
+    try:
+        number = int(float(text))
+    except (ValueError, OverflowError):
+        number = -1
+    if number < 0:
+        logger.warning("%s=%r is no number of requests and is ignored: use a whole number", MAX_REQUESTS, text)
+    return min(max(0, number), MOST_REQUESTS)

@@ -45,11 +45,11 @@ class Switch:
     def guard(self, note: Callable[..., None]) -> Callable[..., None]:
         """`note` for a hook to call: does nothing once this is off, and what it raises ends here."""
 
-        def guarded(*args: Any) -> None:
+        def guarded(*args: Any, **kwargs: Any) -> None:
             if not self.on:
                 return
             try:
-                note(*args)
+                note(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
                 self.fail(error)
 

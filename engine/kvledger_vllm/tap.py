@@ -29,10 +29,11 @@ _PROVED = 4
 class Tap:
     """Messages about one scheduler. `notes` is what the hooks saw since the last one.
 
-    `ended`, of CLOCK_MONOTONIC nanoseconds, says how the mirror ended, "" while it lives.
+    `ended`, of CLOCK_MONOTONIC nanoseconds and `surely=` whether it has to look, says how the mirror ended, "" while it
+    lives.
     """
 
-    def __init__(self, scheduler: Any, notes: Notes, sender: Sender, ended: Callable[[int], str]) -> None:
+    def __init__(self, scheduler: Any, notes: Notes, sender: Sender, ended: Callable[..., str]) -> None:
         manager = scheduler.kv_cache_manager
         managers = tuple(manager.coordinator.single_type_managers)
         self._scheduler, self._notes, self._sender, self._ended = scheduler, notes, sender, ended
@@ -97,13 +98,15 @@ class Tap:
         blocks, codes = [block.block_id for block in fresh], codes_of(fresh)
         rare = None if quiet else self.rare.collect(kind, output, throttled)
         self.sent_ns = now = _now()
-        if why := self._ended(now):
+        # An engine that has nothing to do may say nothing more for hours.
+        idle = not scheduler.has_requests()
+        if why := self._ended(now, surely=idle):
             raise InstrumentError(f"the mirror ended {why}")
         if kind != UPDATE:
             stretch = self.stretch.due(now)
         self._send(
             (
-                kind, began_ns, ended_ns, now, self._tapped_ns, not scheduler.has_requests(), len(scheduler.running),
+                kind, began_ns, ended_ns, now, self._tapped_ns, idle, len(scheduler.running),
                 self._queue.num_free_blocks, evictions, blocks, codes, grown, step, tokens, stretch, proof, rare,
             )
         )  # fmt: skip

@@ -63,7 +63,6 @@ class Tokens:
     def updated(self, message: Message) -> None:
         """A step's output was applied: how many tokens its requests have generated; the new ones are timed."""
         members = self._take(message.step)
-        before = self._values[self._generated]
         if message.tokens is None:
             if len(members):
                 self._all_went_on(members)
@@ -71,7 +70,8 @@ class Tokens:
             for slot, computed, output in self._rows(message.tokens):
                 self._store_computed(slot, computed)
                 self._grow(slot, output)
-        if self._values[self._generated] > before:
+        if len(members) or message.tokens:
+            # A part of a prompt is progress, too, though nobody has a token of it yet.
             self._values[self._last_token] = self._ledger.now_ns
 
     def prove(self, proof: list[Any] | None) -> None:

@@ -23,8 +23,10 @@ class Wrappers:
         original = getattr(owner, name, None)
         if original is not None:
             put = wrapper(original)
+            before = None if _is_of_its_class(original, owner, name) else original
+            # Noted before it is on: whatever fails, it can be taken off.
+            self._put.append((owner, name, put, before))
             setattr(owner, name, put)
-            self._put.append((owner, name, put, None if _is_of_its_class(original, owner, name) else original))
 
     def remove(self) -> None:
         """Take every wrapper off, the last one first: the objects are what they were."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kvledger.clock import VirtualClock
 from kvledger.words import CancelCause
@@ -17,6 +17,7 @@ from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.steptime import StepTime, TimedCompute
+from tests.children import input_closed
 from tests.ledger.toy import Toy, toy_limits
 
 
@@ -33,7 +34,7 @@ def hold(directory: str, engine: str, rank: str) -> None:
 
 def work(directory: str) -> None:
     """An engine that serves request after request on the real clock, until the input closes; then it closes."""
-    stop = _input_closed()
+    stop = input_closed()
     config = _config("work")
     ledger = Ledger.create(Path(directory), config.limits(), allow_disk=True)
     loop = EngineLoop(config, ledger, TimedCompute(_cells(config), StepTime(base=0.002), ledger.clock))
@@ -115,7 +116,7 @@ def crawl(directory: str) -> None:
 
 def leak(directory: str) -> None:
     """An engine that leaks the blocks of one cancelled request and goes on working until the input closes."""
-    stop = _input_closed()
+    stop = input_closed()
     config = _config("leak", prefix_caching=False)
     ledger = Ledger.create(Path(directory), config.limits(), allow_disk=True)
     fault = FaultPlan(FaultKind.SKIPPED_FREE)
@@ -136,20 +137,8 @@ def leak(directory: str) -> None:
     loop.close()
 
 
-def _input_closed() -> threading.Event:
-    """An event that is set once nobody writes to our input any more."""
-    closed = threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        closed.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return closed
-
-
-def _config(engine: str, **options: object) -> EngineConfig:
-    sizes: dict[str, object] = {
+def _config(engine: str, **options: Any) -> EngineConfig:
+    sizes: dict[str, Any] = {
         "capacity_blocks": 64,
         "block_size_tokens": 8,
         "max_num_seqs": 8,
@@ -157,7 +146,7 @@ def _config(engine: str, **options: object) -> EngineConfig:
         "max_model_len_tokens": 128,
         "max_waiting": 32,
     }
-    return EngineConfig.from_mapping(sizes | {"engine": engine} | options)
+    return EngineConfig(**sizes | {"engine": engine} | options)
 
 
 def _cells(config: EngineConfig) -> CellModel:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "engine", ROOT / "agent", ROOT)))}
-Spawn = Callable[..., "subprocess.Popen[str]"]
+from tests.children import Child, Spawn, first_line, spawning
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,26 +24,11 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
     """Starts `python -m MODULE ARGS...`, waits for its first line, and ends it after the test."""
-    children: list[subprocess.Popen[str]] = []
+    with spawning() as start:
 
-    def start(module: str, *arguments: object) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        children.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline(), f"{module} {arguments} ended before it was ready"
-        return child
+        def start_ready(module: str, *arguments: object) -> Child:
+            child = start(module, *arguments)
+            first_line(child)
+            return child
 
-    yield start
-    for child in children:
-        child.kill()
-        child.wait()
-        for stream in (child.stdin, child.stdout):
-            if stream is not None:
-                stream.close()
+        yield start_ready

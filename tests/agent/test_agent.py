@@ -13,7 +13,7 @@ from kvledger_agent.agent import Agent, NoSuchEngine, Stale
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.fleet import Fleet
 from kvledger_agent.ledger_source import LedgerSource
-from tests.agent.conftest import Spawn
+from tests.children import Spawn
 
 
 def quick(directory: Path) -> AgentConfig:
@@ -46,7 +46,9 @@ def test_an_old_sample_is_refused_and_never_looks_fresh(tmp_path: Path) -> None:
     with closing(Agent(quick(tmp_path))) as agent:
         agent.sample_once()
         assert agent.metrics_text()
-        time.sleep(0.35)
+
+        while agent.fleet.age_seconds(time.monotonic_ns()) <= agent.config.stale_after_seconds:
+            time.sleep(0.01)
 
         with pytest.raises(Stale, match="old"):
             agent.metrics_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,17 +26,21 @@ from kvledger.record import record
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
 from kvledger_agent.command import Command
-from kvledger_agent.commands import agent, snapshot, status
+from kvledger_agent.commands import agent, scorecard, sharing, snapshot, status, waits
 from kvledger_agent.errors import UsageError
 from kvledger_agent.one_ledger import NoLedger
 from kvledger_agent.screen import engine_panel
 from kvledger_agent.tables import instant_text
-from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
+from kvledger_agent.waits import PARTS
 from tests.agent.rig import ToyWatch
+from tests.children import ENVIRONMENT, ROOT, Spawn
 from tests.ledger.toy import toy_limits
 
 CHILDREN = "tests.agent.children"
 needs_tmpfs = pytest.mark.needs("tmpfs")
+over_a_directory = pytest.mark.parametrize(
+    "command", [status.COMMAND, scorecard.COMMAND, sharing.COMMAND, waits.COMMAND], ids=lambda command: command.name
+)
 
 
 def run(command: Command, *arguments: object) -> int:
@@ -87,6 +92,38 @@ def test_status_shows_pool_waits_and_refusals_on_one_screen(
         assert words in screen, screen
 
 
+@needs_tmpfs
+def test_waits_are_told_for_all_by_tenant_and_by_class_with_percentiles_and_who_waits_longest(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn(CHILDREN, "scene", memory)
+
+    assert run(waits.COMMAND, "--directory", memory, "--window", "1e6") == 0
+    screen = capsys.readouterr().out
+    for words in ("golden:0", "first token", "whole", "P50", "P95", "P99", "mean is made of", "tenant ", "class "):
+        assert words in screen, screen
+    assert re.search(r"waiting for \w+: \d+, the oldest .* \(request \d+, tenant \w+\)", screen), screen
+    assert "\nallocation: " in screen
+
+    assert run(waits.COMMAND, "--directory", memory, "--window", "1e6", "--json") == 0
+    (engine,) = document(capsys)["engines"]
+    view = engine["waits"]
+    everybody = view["rows"][0]
+    assert (engine["id"], everybody["tenant"], everybody["request_class"]) == ("golden:0", None, None)
+    for timing in (everybody["first_token"], everybody["whole"]):
+        assert timing["seconds"].keys() == {"mean", "p50", "p95", "p99"}
+        assert sum(part["mean"] for part in timing["parts"].values()) == pytest.approx(timing["seconds"]["mean"])
+        assert set(timing["parts"]) <= set(PARTS)
+    assert {row["tenant"] for row in view["rows"]} > {None}
+    assert {row["request_class"] for row in view["rows"]} > {None}
+    assert {"cause", "waiting", "seconds", "serial", "tenant"} <= view["oldest"][0].keys()
+
+
+def test_a_window_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="window=0"):
+        run(waits.COMMAND, "--window", "0")
+
+
 def test_status_explains_its_bar_and_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run(status.COMMAND, "--help")
@@ -97,13 +134,14 @@ def test_status_explains_its_bar_and_its_words(capsys: pytest.CaptureFixture[str
 
 
 @needs_tmpfs
-def test_status_as_json_has_one_document_per_engine_and_names_what_it_cannot_read(
-    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str]
+@over_a_directory
+def test_as_json_there_is_one_document_per_engine_and_the_names_of_what_cannot_be_read(
+    memory: Path, spawn: Spawn, capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
     spawn(CHILDREN, "scene", memory)
     (memory / "bad.0.00000001.kvledger").write_bytes(bytes(9000))
 
-    assert run(status.COMMAND, "--directory", memory, "--json") == 1
+    assert run(command, "--directory", memory, "--json") == 1
 
     found = document(capsys)
     assert [engine["id"] for engine in found["engines"]] == ["golden:0"]
@@ -124,23 +162,25 @@ def test_status_watches_a_suspicious_engine_until_it_can_say_and_exits_with_one(
     assert "leaker" in screen
 
 
+@over_a_directory
 @pytest.mark.parametrize("made", [False, True])
-def test_status_of_a_missing_or_empty_directory_says_how_to_get_a_ledger(tmp_path: Path, made: bool) -> None:
+def test_a_missing_or_empty_directory_says_how_to_get_a_ledger(tmp_path: Path, made: bool, command: Command) -> None:
     directory = tmp_path / "ledgers"
     if made:
         directory.mkdir()
 
     with pytest.raises(NoLedger, match=f"no ledger in {directory}: start an engine with KVLEDGER_DIR={directory}"):
-        run(status.COMMAND, "--directory", directory)
+        run(command, "--directory", directory)
 
 
+@over_a_directory
 def test_an_empty_default_directory_says_how_to_get_a_ledger_or_where_to_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setenv("KVLEDGER_DIR", str(tmp_path))
 
     with pytest.raises(NoLedger, match=f"no ledger in {tmp_path}: start one with `kvledger engine`, or .* --directory"):
-        run(status.COMMAND)
+        run(command)
 
 
 def test_a_file_that_is_not_there_is_said_to_be_no_ledger_and_how_to_find_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from kvledger_agent.drill.levels import POOL, REQUESTS, Level
 from kvledger_agent.drill.plan import DrillPlan
 from kvledger_agent.drill.report import DrillReport, Outcome, Phase
+from kvledger_agent.drill.runner import drill as run_drill
+from kvledger_agent.drill.streams import Clients
 from kvledger_agent.errors import UsageError
+from kvledger_agent.load.client import open_session
+from kvledger_agent.load.outcome import Ending, EndKind
+from kvledger_agent.load.plan import RequestOptions
 from tests.alerts.scenes import Request
 from tests.engine.server.process import EngineProcess, environment
+from tests.load.endpoint import Endpoint, Seen, serving, stream_slowly
 from tests.reliability.processes import AgentProcess
 
 PHASES = ["cancel", "timeout", "reconnect storm"]
@@ -119,3 +127,62 @@ def test_what_did_not_come_back_outweighs_what_cannot_be_told(outcomes: tuple[Ou
 def test_a_level_names_the_signals_that_it_lacks() -> None:
     assert Level(blocks=None, running=1, waiting=None, stamp=1).missing == (POOL, REQUESTS)
     assert Level(blocks=0.0, running=0, waiting=0, stamp=1).missing == ()
+
+
+class SilentLevels:
+    """Tells an idle pool, then one that clients hold blocks of, and from then on only the signals in `left`."""
+
+    source = "the page of a server"
+    moves_with_steps = False
+
+    def __init__(self, **left: Any) -> None:
+        self._left, self._reads = {"blocks": None, "running": None, "waiting": None, **left}, 0
+
+    def read(self) -> Level:
+        self._reads += 1
+        if self._reads <= 3:
+            return Level(blocks=8.0 * (self._reads == 3), running=0, waiting=0, stamp=self._reads)
+        return Level(**self._left, stamp=self._reads)
+
+
+@pytest.mark.parametrize(
+    ("left", "untold"),
+    [
+        ({"running": 0, "waiting": 0}, POOL),
+        ({"blocks": 0.0, "waiting": 0}, REQUESTS),
+        ({"blocks": 0.0, "running": 0}, REQUESTS),
+        ({}, f"{POOL}, {REQUESTS}"),
+    ],
+)
+def test_a_level_that_stops_to_be_told_is_not_taken_for_one_that_came_back(left: dict[str, Any], untold: str) -> None:
+    plan = DrillPlan(clients=1, patience_seconds=0.5, give_up_seconds=0.1, rounds=1)
+
+    async def run() -> DrillReport:
+        async with serving(stream_slowly(first_seconds=0.0, token_seconds=1.0)) as server:
+            return await run_drill(plan, url=server.url, levels=SilentLevels(**left), say=lambda line: None)
+
+    report = asyncio.run(run())
+
+    assert [phase.outcome for phase in report.phases] == [Outcome.CANNOT_TELL] * 3
+    assert report.phases[0].held == 1
+    assert report.phases[0].why == f"the page of a server does not tell: {untold}"
+
+
+def test_the_reason_of_a_refusal_is_read_however_its_body_comes() -> None:
+    body = json.dumps({"error": {"code": "queue_full", "message": "later"}}).encode()
+
+    async def refuse_in_pieces(_: Endpoint, request: web.Request, __: Seen) -> web.StreamResponse:
+        response = web.StreamResponse(status=429)
+        await response.prepare(request)
+        for at in range(0, len(body), 16):
+            await response.write(body[at : at + 16])
+            await asyncio.sleep(0.01)
+        return response
+
+    async def run() -> Ending | None:
+        async with serving(refuse_in_pieces) as server, open_session(RequestOptions()) as session:
+            (client,) = Clients(session, server.url, "cell", DrillPlan()).open([0])
+            await client.ended()
+            return client.ending
+
+    assert asyncio.run(run()) == Ending(EndKind.REJECTED, "queue_full", 429)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvledger.words import CancelCause, Event, FindingKind
-from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.finding import Finding
+from kvledger_agent.observation import Observation
 from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.messages import NewRequest
 from tests.agent.rig import NS, EngineWatch, ToyWatch, source_over

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvledger.snapshot import ReadStatus, Sample
+from kvledger.snapshot import Sample
+from kvledger.status import ReadStatus
 from kvledger_agent.grace import GraceClock, grace_of
 from tests.agent.rig import NS, ToyWatch
 

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.http import make_app
-from tests.agent.conftest import Spawn
+from tests.children import Spawn
 
 pytestmark = pytest.mark.needs("tmpfs")
 Get = Callable[[str], Awaitable[tuple[int, Any]]]
@@ -90,6 +90,11 @@ def test_the_documents_of_an_engine_have_their_shapes(memory: Path, spawn: Spawn
         assert {r["state"] for r in held["requests"]} == {"running", "waiting"}
         assert held["requests"][0]["id_head"].startswith("acme-")
 
+        _, waited = await get("/v1/engines/golden:0/waits?window=1000000")
+        assert waited["waits"]["window_seconds"] == 1e6
+        assert waited["waits"]["rows"][0]["whole"]["seconds"].keys() == {"mean", "p50", "p95", "p99"}
+        assert waited["waits"]["oldest"][0]["waiting"] >= 1
+
         _, page = await get("/v1/engines/golden:0/blocks?state=active&limit=4")
         assert (page["total"], len(page["blocks"])) == (pool["active_blocks"], 4)
         _, compact = await get("/v1/engines/golden:0/blocks?view=compact")
@@ -144,6 +149,7 @@ def test_an_engine_of_several_ranks_has_to_be_named_with_its_rank(memory: Path, 
         ("/v1/engines/a:0/blocks?owner=18446744073709551616", 400, "bad_request"),
         ("/v1/engines/a:0/blocks?limit=1e9", 400, "bad_request"),
         ("/v1/engines/a:0/blocks?view=pretty", 400, "bad_request"),
+        ("/v1/engines/a:0/waits?window=0", 400, "bad_request"),
         ("/v1/nothing", 404, "not_found"),
     ],
 )
@@ -175,15 +181,16 @@ def test_a_sampler_that_hangs_never_looks_fresh(memory: Path, spawn: Spawn) -> N
         hang = asyncio.Event()
         loop = asyncio.get_running_loop()
         stuck = agent.ask("a:0", lambda source: asyncio.run_coroutine_threadsafe(hang.wait(), loop).result())
-        await asyncio.sleep(0.7)
+        while (await get("/readyz"))[0] != 503:
+            await asyncio.sleep(0.01)
 
         answers = [await get(path) for path in ("/metrics", "/readyz", "/v1/engines", "/v1/engines/a:0/blocks")]
         assert [status for status, _ in answers] == [503] * 4
         assert (await get("/healthz"))[0] == 200
         hang.set()
         assert await asyncio.wrap_future(stuck)
-        await asyncio.sleep(0.2)
-        assert (await get("/metrics"))[0] == 200
+        while (await get("/metrics"))[0] != 200:
+            await asyncio.sleep(0.01)
 
     served(AgentConfig(directory=memory, interval_seconds=0.1, stale_after_seconds=0.5), talk)
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvledger.words import BlockState, FindingKind, RequestState, Verdict
-from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.finding import Finding
+from kvledger_agent.observation import Observation
 from tests.agent.rig import NS, RealWatch, ToyWatch, source_over
 
 GRACE_LOOKS = 3

@@ -16,7 +16,7 @@ from kvledger import catalog
 from kvledger.families.family import Kind
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
-from tests.agent.conftest import Spawn
+from tests.children import Spawn
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

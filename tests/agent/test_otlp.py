@@ -38,7 +38,6 @@ from kvledger_agent.exporters.otlp_names import otlp_name, otlp_unit
 from kvledger_agent.exporters.otlp_push import OtlpPush, pause_seconds
 from kvledger_agent.exports import ExportTally
 from kvledger_agent.observation import Identity
-from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
 from tests.agent.receiver import (
     CHATTY,
     MOVED,
@@ -52,6 +51,7 @@ from tests.agent.receiver import (
     receiving,
 )
 from tests.agent.test_page import at_work, fleet
+from tests.children import ENVIRONMENT, ROOT, Spawn
 from tests.ports import free_port
 
 CHILDREN = "tests.agent.children"

@@ -91,6 +91,26 @@ def test_a_window_counts_the_part_of_a_life_that_lies_in_it() -> None:
     assert (time.seconds["prefill"], time.seconds["decode"], time.total_seconds) == (2.0, 4.0, 7.0)
 
 
+def test_who_is_refused_after_a_wait_has_waited() -> None:
+    """`queue_timeout`: the wait of those that were never begun is in the shares, as is that of the others."""
+    watch = EngineWatch(max_num_seqs=1, queue_timeout_seconds=3.0)
+    for name in ("runs", "waits", "waits, too"):
+        watch.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=30))
+    for _ in range(6):
+        watch.clock.advance(NS)
+        watch.step()
+    assert len(watch.outcome.refused) == 2
+
+    time = watch.look().verdict
+    assert time is not None
+    assert time.request_time is not None
+
+    assert time.request_time.requests == 3
+    waited = sum(seconds for part, seconds in time.request_time.seconds.items() if part.startswith("wait_"))
+    assert waited > 2 * 3.0
+    assert time.request_time.seconds["wait_batch_slots"] == pytest.approx(2 * 3.0, abs=2 * 1.1)
+
+
 def test_a_live_engines_time_is_that_of_its_requests_ended_and_live() -> None:
     watch = EngineWatch(max_num_seqs=1)
     for name in ("one", "two"):

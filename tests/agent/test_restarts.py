@@ -18,7 +18,7 @@ from kvledger.families.family import Kind, Scope
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.observation import Observation
-from tests.agent.conftest import Spawn
+from tests.children import Spawn
 
 pytestmark = pytest.mark.needs("tmpfs")
 CHILDREN = "tests.agent.children"

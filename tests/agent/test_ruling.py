@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.reasons import ROWS
-from kvledger.words import Reason, Verdict
+from kvledger.words import Action, Reason, Verdict
 from kvledger_agent.verdict.ruling import rule
 from kvledger_agent.verdict.rulings import Ruling
 from kvledger_agent.verdict.signals import Signals, Wait
@@ -34,7 +34,9 @@ CALM = Signals(
         "waiting": 0.0,
         "arrivals": 100.0,
         "refused": {"queue_full": 0.0},
-        "generated_tokens": 1000.0,
+        "sender": "acme",
+        "sender_share": 1.0,
+        "senders": 1,
         "recomputed_tokens": 0.0,
         "new_tokens": 2000.0,
         "preemptions": 0.0,
@@ -83,13 +85,16 @@ def test_what_is_unknown_is_never_the_evidence(data: st.DataObject) -> None:
         room=data.draw(SHARES), used=data.draw(SHARES), long_share=data.draw(SHARES), tenant_share=data.draw(SHARES),
         tenants=data.draw(st.integers(1, 4)), shared_share=data.draw(SHARES), pinned_share=data.draw(SHARES),
         held_up=data.draw(SHARES), model=data.draw(SHARES), slots_used=data.draw(SHARES),
+        sender_share=data.draw(SHARES), senders=data.draw(st.integers(1, 4)),
         refused={"queue_full": 100 * data.draw(SHARES)}, recomputed_tokens=2000 * data.draw(SHARES), preemptions=5.0,
     )  # fmt: skip
-    optional = ["model", "refused", "arrivals", "allocating", "recomputed_tokens", "tenant_share", "long_share",
-                "shared_share", "pinned_share", "held_up", "room", "used", "slots_used"]  # fmt: skip
+    optional = ["model", "refused", "arrivals", "sender_share", "allocating", "recomputed_tokens", "tenant_share",
+                "long_share", "shared_share", "pinned_share", "held_up", "room", "used", "slots_used"]  # fmt: skip
     lost = data.draw(st.lists(st.sampled_from(optional), unique=True))
     needs = {
-        Reason.OVERLOAD: {"refused", "arrivals"}, Reason.PREEMPTION_THRASH: {"recomputed_tokens"},
+        Reason.OVERLOAD: {"refused", "arrivals"},
+        Reason.TENANT_OVERLOAD: {"refused", "arrivals", "sender_share"},
+        Reason.PREEMPTION_THRASH: {"recomputed_tokens"},
         Reason.ONE_TENANT: {"tenant_share"}, Reason.SHARED_PREFIXES: {"shared_share"},
         Reason.RETAINED_PREFIXES: {"pinned_share"}, Reason.HEAD_OF_LINE: {"held_up"},
         Reason.COMPUTE: {"model", "room"}, Reason.FULL_USE: {"room"}, Reason.SLOW_ALLOCATION: {"allocating", "room"},
@@ -131,12 +136,89 @@ def test_more_refusals_never_make_an_overload_less_of_one_whoever_holds_the_pool
     assert (after is Reason.OVERLOAD) == (more >= 50)
 
 
+@given(SHARES, SHARES, st.integers(1, 9))
+def test_the_more_of_the_arrivals_are_one_tenants_the_surer_it_is_to_be_throttled_but_not_where_it_is_alone(
+    less: float, more: float, senders: int
+) -> None:
+    less, more = sorted((less, more))
+    short = replace(waiting(pool=0.6), room=0.02, refused={"queue_full": 80.0}, senders=senders, sender="bulk")
+
+    before, after = (rule(replace(short, sender_share=share)) for share in (less, more))
+
+    one = senders > 1 and more >= DEFAULT.one_tenant
+    assert (after.reason, after.action) == (
+        (Reason.TENANT_OVERLOAD, Action.THROTTLE) if one else (Reason.OVERLOAD, Action.SCALE_OUT)
+    )
+    assert before.reason is not Reason.TENANT_OVERLOAD or after.reason is Reason.TENANT_OVERLOAD
+    assert ("'bulk'" in after.evidence) == (senders > 1)
+
+
+def test_who_sends_is_unknown_where_arrivals_are_not_told_by_tenant() -> None:
+    short = replace(waiting(pool=0.6), room=0.02, refused={"queue_full": 80.0}, sender_share=None, senders=None)
+
+    assert rule(short).reason is Reason.OVERLOAD
+
+
+PAGE = replace(CALM, wait=None, model=None, room=0.5, used=0.5, waiting=8.0, running=12.0, holders_known=False)
+"""Of a page: nobody says what is waited for, or how long steps take."""
+
+
+@given(room=SHARES, waiting=st.floats(0, 50), running=st.floats(0, 50), preemptions=st.sampled_from([None, 0.0, 3.0]))
+def test_a_page_says_pool_bound_only_where_the_pool_is_short_and_somebody_waits(
+    room: float, waiting: float, running: float, preemptions: float | None
+) -> None:
+    seen = replace(PAGE, room=room, used=1 - room, waiting=waiting, running=running, preemptions=preemptions)
+
+    ruling = rule(seen)
+
+    bound = ruling.verdict is Verdict.POOL_BOUND
+    waits = waiting > 0 and waiting >= DEFAULT.waits * (waiting + running)
+    short = room < DEFAULT.page_full or (room < DEFAULT.room and bool(preemptions))
+    assert bound == (waits and short)
+    assert ruling.verdict in (Verdict.POOL_BOUND, Verdict.HEALTHY, Verdict.UNKNOWN)
+    if bound:
+        assert ruling.evidence.startswith("certain: " if preemptions else "likely: ")
+        assert {"wait causes", "blocks by request", "blocks by tenant"} == set(ruling.missing)
+    assert not waits or ruling.missing, "what a page cannot tell is named"
+
+
+def test_a_page_whose_pool_has_room_says_neither_scheduler_nor_compute_and_names_what_would_tell() -> None:
+    assert rule(PAGE).missing == ("wait causes",)
+    assert rule(replace(PAGE, waiting=0.0)).missing == ("step times",)
+    assert rule(replace(PAGE, room=None, used=None)).missing == ("blocks free or kept for reuse", "wait causes")
+
+
+def test_requests_that_are_deferred_do_not_wait_for_the_pool_however_full_it_is() -> None:
+    full = replace(PAGE, room=0.01, used=0.99, preemptions=2.0)
+
+    assert rule(replace(full, deferred=1.0)).verdict is Verdict.POOL_BOUND
+    assert rule(replace(full, deferred=7.0)).reason is Reason.MISSING_SIGNALS
+
+
+def test_refusals_on_a_page_are_an_overload_only_where_the_pool_is_known_to_be_what_fills_the_queue() -> None:
+    refusing = replace(PAGE, refused={"queue_full": 80.0}, sender_share=None, senders=None)
+
+    assert rule(replace(refusing, room=0.02)).reason is Reason.OVERLOAD
+    for room in (0.5, None):
+        ruling = rule(replace(refusing, room=room))
+        assert (ruling.reason, ruling.missing) == (Reason.MISSING_SIGNALS, ("wait causes",))
+        assert "80 of 100 arrivals (80 %) were refused at the door" in ruling.evidence
+
+
 def test_refusals_by_a_quota_are_no_overload_and_a_full_queue_for_want_of_slots_is_none() -> None:
     refused = replace(CALM, refused={"tenant_quota": 80.0, "queue_full": 5.0})
     slots = replace(waiting(batch_slots=0.5), refused={"queue_full": 80.0})
 
     assert rule(refused).reason is Reason.QUOTA
     assert rule(slots).reason is Reason.BATCH_SLOTS
+
+
+def test_a_limit_at_the_door_before_an_engine_with_room_that_keeps_nobody_waiting_is_no_overload() -> None:
+    capped = replace(waiting(pool=0.0), refused={"queue_full": 80.0})
+
+    assert rule(capped).reason is Reason.QUOTA
+    assert "by a limit at the door" in rule(capped).evidence
+    assert rule(replace(capped, model=0.9, slots_used=0.9)).reason is Reason.COMPUTE
 
 
 def test_an_engine_without_work_says_how_much_room_it_has() -> None:
@@ -189,4 +271,5 @@ def test_what_is_grave_is_told_at_once_and_over_at_once(calm: Reason, grave: Rea
 def test_every_reason_is_in_the_table_once_with_a_verdict_and_an_action() -> None:
     assert [row.reason for row in ROWS] == list(Reason)
     assert {row.verdict for row in ROWS} == set(Verdict)
-    assert all(row.says for row in ROWS)
+    assert all(row.says and row.to_do for row in ROWS)
+    assert len({row.to_do for row in ROWS}) == len(ROWS)

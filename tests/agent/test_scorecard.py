@@ -32,8 +32,8 @@ from kvledger_agent.plain import plain
 from kvledger_agent.scorecard import Scorecard, quantile, ratio, scorecard
 from kvledger_agent.scorecard_table import COLUMNS, scorecard_table
 from kvledger_engine.messages import NewRequest
-from tests.agent.conftest import ENVIRONMENT, ROOT, Spawn
 from tests.agent.rig import EngineWatch, source_over
+from tests.children import ENVIRONMENT, ROOT, Spawn
 
 CHILDREN = "tests.agent.children"
 GOLDEN = Path(__file__).parents[1] / "golden" / "scorecard.txt"
@@ -276,6 +276,8 @@ def test_command_and_api_give_the_same_card(memory: Path, spawn: Spawn) -> None:
 
     assert (done.returncode, status) == (1, 200)
     assert "bad:0  not_a_ledger" in done.stderr
-    assert json.loads(done.stdout) == {"engines": [document]}
+    found = json.loads(done.stdout)
+    assert found["engines"] == [document]
+    assert [lost["id"] for lost in found["unreadable"]] == ["bad:0"]
     assert isinstance(document, dict)
     assert (document["peak_active_blocks"], document["rejected"], document["concurrency"]["reached"]) == (24, 47, 6)

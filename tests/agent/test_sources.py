@@ -16,7 +16,7 @@ from kvledger_agent.directory import scan
 from kvledger_agent.fleet import SourceHealth
 from kvledger_agent.observation import Observation
 from kvledger_agent.sources import LedgerSources
-from tests.agent.conftest import Spawn
+from tests.children import Spawn
 
 CHILDREN = "tests.agent.children"
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kvledger.words import FindingKind
+from kvledger_agent.finding import Finding, RequestRef
 from kvledger_agent.findings import merged
-from kvledger_agent.observation import Finding, RequestRef
 from kvledger_agent.request_rows import RequestRow
 from kvledger_agent.tables import findings_table, request_table
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
+from rich.console import Console
+
 from kvledger.words import Action, Reason, RequestState, Verdict
+from kvledger_agent.documents import verdict_document
 from kvledger_agent.observation import VerdictView
+from kvledger_agent.screen import engine_panel
 from kvledger_agent.verdict.rulings import SECOND_LOOK
 from kvledger_engine.messages import NewRequest
-from tests.agent.rig import NS, EngineWatch, RealWatch, ToyWatch
+from tests.agent.rig import NS, EngineWatch, RealWatch, ToyWatch, source_over
 
 
 def verdict(view: VerdictView | None) -> tuple[Verdict, Action]:
@@ -47,6 +53,64 @@ def test_an_engine_that_steps_without_a_token_while_requests_wait_is_stalled() -
         watch.ledger.publish_now(idle=False)
 
     assert verdict(watch.look().verdict) == (Verdict.STALLED, Action.LOOK_DOWNSTREAM)
+
+
+def prefilling(prompt_tokens: int = 56, budget: int = 2) -> EngineWatch:
+    """A prompt that is computed in small pieces, a piece a second, and a request that waits behind it."""
+    watch = EngineWatch(max_num_seqs=1, max_num_batched_tokens=budget)
+    watch.submit(NewRequest(request_id="long", prompt=[1] * prompt_tokens, max_tokens=4))
+    watch.step()
+    watch.submit(NewRequest(request_id="waits", prompt=[2, 3], max_tokens=4))
+    return watch
+
+
+def test_a_long_prompt_in_small_pieces_is_progress_though_nobody_gets_a_token_or_is_admitted() -> None:
+    watch = prefilling()
+
+    for _ in range(20):
+        watch.clock.advance(NS)
+        watch.step()
+        view = watch.look().verdict
+        assert view is not None
+        assert view.verdict is not Verdict.STALLED, view.evidence
+    assert not watch.outcome.tokens, "twenty seconds, and no token yet"
+    assert view is not None
+    assert view.reason is Reason.BATCH_SLOTS, view
+
+    for _ in range(4):
+        watch.clock.advance(NS)
+        watch.ledger.publish_now(idle=False)
+    assert verdict(watch.look().verdict) == (Verdict.STALLED, Action.LOOK_DOWNSTREAM)
+
+
+def test_one_look_at_a_long_prompt_in_small_pieces_sees_no_stall_either() -> None:
+    watch = prefilling()
+    for _ in range(9):
+        watch.clock.advance(NS)
+        watch.step()
+
+    view = source_over(watch.ledger).look().verdict
+
+    assert view is not None
+    assert view.verdict is not Verdict.STALLED
+
+
+def test_a_verdict_says_what_to_do_wherever_it_is_shown() -> None:
+    watch = prefilling()
+    for _ in range(20):
+        watch.clock.advance(NS)
+        watch.step()
+        seen = watch.look()
+    assert seen.verdict is not None
+    assert seen.verdict.to_do.startswith("raise max_num_seqs step by step")
+
+    document = verdict_document(seen.verdict)
+    screen = Console(width=200, file=io.StringIO())
+    screen.print(engine_panel(seen))
+
+    assert document is not None
+    assert document["to_do"] == seen.verdict.to_do
+    assert f"to do: {seen.verdict.to_do}" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_long_quiet_time_before_the_first_request_is_no_stall() -> None:

@@ -46,6 +46,49 @@ def test_the_means_of_the_parts_add_up_to_the_mean_of_the_whole() -> None:
         assert sum(part.mean for part in timing.parts.values()) == pytest.approx(timing.seconds.mean)
 
 
+def test_the_allocators_time_is_a_part_of_its_own_taken_out_of_prefill_and_decode() -> None:
+    watch = served()
+    sample = watch.source.reader.sample()
+    watch.source.summaries.pull()
+    lives = lives_of(sample, watch.source.summaries.records())
+
+    without, half = (waits_view(sample, lives, 60.0, allocating=part) for part in (0.0, 0.5))
+
+    assert half.allocating == 0.5
+    for before, after in zip(without.rows, half.rows, strict=True):
+        for old, new in ((before.first_token, after.first_token), (before.whole, after.whole)):
+            assert old is not None
+            assert new is not None
+            ran = sum(old.parts[part].mean for part in ("prefill", "decode") if part in old.parts)
+            assert new.parts["allocation"].mean == pytest.approx(ran / 2)
+            assert sum(part.mean for part in new.parts.values()) == pytest.approx(old.seconds.mean)
+            assert new.seconds.p95 == pytest.approx(old.seconds.p95)
+
+
+def test_an_engine_that_does_not_time_its_allocator_has_no_such_part() -> None:
+    view, _ = waits(served())
+
+    assert view.allocating == 0.0, "a virtual clock knows no time within a step"
+    assert all("allocation" not in row.whole.parts for row in view.rows if row.whole is not None)
+
+
+def test_whole_is_told_of_those_that_were_refused_after_a_wait() -> None:
+    watch = EngineWatch(max_num_seqs=1, queue_timeout_seconds=3.0)
+    for name in ("runs", "waits"):
+        watch.submit(NewRequest(request_id=name, prompt=[1, 2, 3], max_tokens=30, tenant=name.split(",")[0]))
+    for _ in range(6):
+        watch.clock.advance(NS)
+        watch.step()
+
+    view, _ = waits(watch)
+
+    refused = next(row for row in view.rows if row.tenant == "waits")
+    assert refused.first_token is None
+    assert refused.whole is not None
+    assert refused.whole.requests == 1
+    assert set(refused.whole.parts) <= {"wait_step", "wait_batch_slots"}
+
+
 def test_who_waits_for_a_slot_waits_for_nothing_else_and_decodes_afterwards() -> None:
     view, _ = waits(served())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvledger_agent.window import NS_PER_SECOND, Window
+from kvledger.clock import NS_PER_SECOND
+from kvledger_agent.window import Window
 
 
 def test_growth_is_unknown_before_ten_seconds_have_been_seen() -> None:

@@ -29,6 +29,8 @@ from tests.reliability.processes import AgentProcess
 
 VLLM_PAGE, VLLM_IDLE_PAGE = "vllm-0.32-busy.prom", "vllm-0.32-idle_hold.prom"
 FINDING_SECONDS = 40.0
+PREFILL_SECONDS = 6.0
+"""Twice as long as an engine may go without progress before it is stalled."""
 SMALL = ("--blocks", "64", "--block-size", "16", "--max-model-len", "4096")
 
 
@@ -233,7 +235,7 @@ def unreadable(directory: Path, agent: AgentProcess) -> Iterator[None]:
 
 @contextmanager
 def prefilling(directory: Path, agent: AgentProcess) -> Iterator[None]:
-    """No alert's cause: one long prompt, computed in small chunks, looks like an engine that is stalled."""
+    """No alert's cause: one long prompt in small chunks, and another request that waits for longer than a stall."""
     flags = ("--blocks", "300", "--max-num-seqs", "1", "--max-num-batched-tokens", "8", "--step-time", "base=40ms")
     with (
         EngineProcess(directory, *flags) as engine,
@@ -241,7 +243,7 @@ def prefilling(directory: Path, agent: AgentProcess) -> Iterator[None]:
     ):
         wait_until(agent, "kvledger_requests_live", bool, state="running")
         with Request(engine.url, prompt_tokens=10, max_tokens=8):
-            wait_until(agent, "kvledger_verdict", bool, verdict="stalled")
+            wait_until(agent, "kvledger_oldest_wait_seconds", lambda s: s > PREFILL_SECONDS, cause="batch_slots")
             yield
 
 
@@ -323,7 +325,7 @@ def judged(scene: Scene, verdict: str) -> Scene:
 
     @contextmanager
     def until_judged(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
-        with scene(directory, agent), AgentProcess(directory, "--verdict-window", "3") as other:
+        with scene(directory, agent), AgentProcess(directory, "--verdict-window-seconds", "3") as other:
             wait_until(other, "kvledger_verdict", bool, verdict=verdict)
             yield other
 

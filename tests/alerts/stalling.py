@@ -24,13 +24,13 @@ from kvledger_engine.messages import NewRequest
 
 PUBLISH_SECONDS = 0.05
 APART: Sequence[tuple[int, int]] = ((1, 100), (2, 60))
-ALIKE: Sequence[tuple[int, int]] = ((1, 64), (1, 64), (1, 64), (2, 120))
+ALIKE: Sequence[tuple[int, int]] = ((1, 64), (1, 64), (1, 64), (2, 90))
 """First token and length of each prompt."""
 
 
 def main(directory: str, mode: str = "stalled", name: str = "engine") -> None:
     """Some requests run, the last one waits for the pool, and nothing happens until the input closes."""
-    config = EngineConfig.from_mapping({"engine": name, "capacity_blocks": 16, "block_size_tokens": 8})
+    config = EngineConfig(engine=name, capacity_blocks=16, block_size_tokens=8)
     ledger = Ledger.create(Path(directory), config.limits())
     model = CellModel(
         capacity_blocks=config.capacity_blocks,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from kvledger_alerts.rules import alert_names
 from kvledger_alerts.table import Parameters, Scale
 from tests.alerts.scenes import SMALL, Request, leak
 from tests.alerts.stack import Alertmanager, Prometheus, Webhook, ask, wait_for
+from tests.children import memory_directory
 from tests.engine.server.process import EngineProcess
 from tests.reliability.processes import AgentProcess
 
@@ -69,9 +68,7 @@ class Live:
 
 @pytest.fixture(name="live", scope="module")
 def whole_chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory)
+    with memory_directory() as directory, ExitStack() as stack:
         webhook = stack.enter_context(Webhook())
         document = alertmanager_document(SCALED, webhook_url=webhook.url)
         alertmanager = stack.enter_context(Alertmanager(tmp_path_factory.mktemp("alertmanager"), document))

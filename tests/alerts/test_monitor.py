@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from kvledger_alerts.runbook_pages import RUNBOOK as PAGES
 from kvledger_alerts.table import Parameters
 from tests.alerts.stack import ask, wait_for
 from tests.alerts.test_versions import MOUNTED, mounted
+from tests.children import memory_directory
 from tests.reliability.processes import AgentProcess
 
 pytestmark = [
@@ -100,9 +100,7 @@ def all_gone(children: list[psutil.Process]) -> bool:
 
 @pytest.fixture(name="watching", scope="module")
 def monitor_of_an_agent() -> Iterator[Monitor]:
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory)
+    with memory_directory() as directory, ExitStack() as stack:
         agent = stack.enter_context(AgentProcess(directory))
         with patch.dict(os.environ, {WEBHOOK_VARIABLE: HOOK}):
             started = stack.enter_context(monitor("--agent", agent.url, "--runbook-base", RUNBOOK))

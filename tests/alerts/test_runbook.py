@@ -29,7 +29,7 @@ from kvledger_alerts.runbook_pages import (
 )
 from kvledger_alerts.table import AlertRow, Parameters, runbook_url
 from kvledger_dashboards import explorer
-from tests.alerts.scenes import SCENES, Scene, calm, prefilling
+from tests.alerts.scenes import SCENES, Scene, calm, prefilling, value
 from tests.dashboards.boards import BOARDS
 from tests.engine.server.process import EngineProcess, environment
 from tests.reliability.processes import AgentProcess
@@ -246,9 +246,13 @@ def test_what_a_page_looks_at_first_shows_no_cause_where_nothing_is_wrong(memory
 @pytest.mark.slow
 @pytest.mark.needs("tmpfs")
 @pytest.mark.needs("curl")
-def test_a_long_prompt_that_looks_stalled_is_told_by_what_it_has_computed(memory: Path, tmp_path: Path) -> None:
+def test_a_long_prompt_that_others_wait_behind_is_no_stall_and_its_computed_tokens_say_so(
+    memory: Path, tmp_path: Path
+) -> None:
     (check,) = (c for c in read_page("KvledgerEngineStalled").checks if "computed/prompt+out" in c.signs)
     with AgentProcess(memory) as agent, prefilling(memory, agent):
         output = Shell(tmp_path, agent, memory).show(check)
+        stalled = value(agent, "kvledger_verdict", verdict="stalled")
     before, after = (int(computed) for computed in re.findall(r"(\d+)/4000\+8", output))
     assert 0 < before < after < 4000
+    assert stalled == 0

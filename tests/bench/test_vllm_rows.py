@@ -93,7 +93,7 @@ def pool(ours: float, vllm: float) -> Result:
 
 def decode(ours: float, vllm: float) -> Result:
     """A decode result where the step and the slots take so long."""
-    return vllmdecode.result(steady(ours=ours, vllm=vllm, vllm_append=vllm))
+    return vllmdecode.result(steady(ours=ours, vllm=vllm, vllm_append=vllm, ours_first=5 * ours, vllm_first=2 * vllm))
 
 
 def replay(ours: float, vllm: float) -> Result:
@@ -118,6 +118,7 @@ def test_a_line_is_vllms_time_over_ours_against_its_bar_and_its_goal(
 def test_what_vllm_does_besides_is_shown_beside_and_not_in_the_ratio() -> None:
     shown = {q.name: q.estimate.value for q in decode(100, 200).quantities}
     assert shown["with tokens appended and hashed, vllm over ours"] == pytest.approx(4, rel=1e-3)
+    assert shown["first steps behind the other side, vllm over ours"] == pytest.approx(0.8, rel=1e-3)
     shown = {q.name: q.estimate.value for q in replay(100, 200).quantities}
     assert shown["with requests made and hashed, vllm over ours"] == pytest.approx(4, rel=1e-3)
     shown = {q.name: q.estimate.value for q in pool(95, 905).quantities}

@@ -26,7 +26,7 @@ PROMPT = [1 + position for position in range(20)]
 
 def main(directory: str) -> None:
     """One request after the other."""
-    config = EngineConfig.from_mapping({"engine": NAME, "model": NAME, "capacity_blocks": 64, "block_size_tokens": 8})
+    config = EngineConfig(engine=NAME, model=NAME, capacity_blocks=64, block_size_tokens=8)
     limits = replace(config.limits(), event_records=RING_RECORDS, summary_records=RING_RECORDS, max_pins=1)
     ledger = Ledger.create(Path(directory), limits)
     model = CellModel(

@@ -24,7 +24,7 @@ from tests.alerts.scenes import left_alone
 from tests.alerts.stack import Prometheus
 from tests.dashboards import cramped
 from tests.dashboards.answers import PARAMETERS, Answers, Series
-from tests.dashboards.scenarios import SETTINGS, TENANTS
+from tests.dashboards.scenarios import SETTINGS, STALLED, TENANTS
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -33,14 +33,14 @@ ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([*SOURCES, os.environ.get("PYTHONPA
 READY_SECONDS, STOP_SECONDS, SCENARIO_SECONDS, LOAD_SECONDS = 90.0, 15.0, 90.0, 180
 JOB = PARAMETERS.job
 AGENT = (
-    "--interval-seconds 0.5 --verdict-window 5 --scrape-interval-seconds 1 "
+    "--interval-seconds 0.5 --verdict-window-seconds 5 --scrape-interval-seconds 1 "
     "--otlp-interval-seconds 1 --price-per-hour 3.6"
 )
 PAGE, SCRAPED = PAGES / "vllm-0.32-busy.prom", "vllm"
 """A page that is served as it is, as that of an engine that only has a page."""
 HELD = "held"
 """An engine whose requests no longer move: one has ended and keeps its blocks, one never fits, three share a prefix."""
-ENGINES = {*SETTINGS, SCRAPED, cramped.NAME, HELD}
+ENGINES = {*SETTINGS, SCRAPED, STALLED, cramped.NAME, HELD}
 BROKEN = "broken.0.00000001.kvledger"
 """A ledger that is none."""
 
@@ -87,6 +87,7 @@ class Live(Answers):
         children = {name: self._engine(name) for name in SETTINGS}
         self._servers.enter_context(_cramped(self.ledgers))
         self._servers.enter_context(left_alone(self.ledgers, HELD, HELD))
+        self._servers.enter_context(left_alone(self.ledgers, "stalled", STALLED))
         self.agent = self._agent(scraped.url).first_line(READY_SECONDS)["url"]
         server = Prometheus(self.directory / "prometheus", agent=self.agent, parameters=PARAMETERS)
         self.prometheus = self._servers.enter_context(server).url

@@ -24,12 +24,13 @@ SETTINGS = MappingProxyType(
         "busy": "--blocks 4096 --max-num-seqs 32 --step-time base=60ms",
         "leak": "--blocks 64 --fault skipped_free --step-time base=20ms",
         "lost": "--blocks 64 --fault free_list_loss --step-time base=20ms",
-        "stalled": "--blocks 300 --max-num-seqs 1 --max-num-batched-tokens 8 --step-time base=120ms",
         "frozen": "--blocks 64 --step-time base=40ms",
         "dead": "--blocks 64 --step-time base=40ms --allocation grow --no-prefix-caching --max-model-len 640",
     }
 )
-"""Flags of each engine. Beside them are `vllm`, a page that is scraped, and `cramped`, whose ledger has no room."""
+"""Flags of each engine. Beside them are `vllm`, a page that is scraped, `cramped`, whose ledger has no room, and
+`stalled`, whose loop was left alone."""
+STALLED = "stalled"
 TENANTS = """
 [tenants.tenant-0]
 max_blocks = 24
@@ -66,7 +67,6 @@ def provoke(live: Live) -> None:
     live.wait_for({f"{name} at work": expr for name, expr in busy.items()})
     os.kill(live.engines["frozen"]["core_pid"], signal.SIGSTOP)
     os.kill(live.engines["dead"]["core_pid"], signal.SIGKILL)
-    stall(live)
     scenes = {name: f'kvledger_verdict{{engine="{name}",verdict="{word}"}} == 1' for name, word in VERDICTS.items()}
     live.wait_for(scenes | {"storm": STORM, "lost": 'abs(kvledger_invariant_violations{engine="lost"}) > 0'})
     alerts = {"KvledgerBlockLeak": "leak", "KvledgerEngineFrozen": "frozen"}
@@ -76,22 +76,6 @@ def provoke(live: Live) -> None:
     live.wait_for({"restart": 'increase(kvledger_engine_restarts_total{engine="dead"}[4s]) > 0'})
     # Its room is in pieces soon: runs that grow are what the paged engine's allocations never fail of.
     live.load("again", "--profile", "storm", "--rate", "10", "--length-scale", "0.5")
-
-
-def stall(live: Live, first_token: int = 1) -> None:
-    """A prompt that is computed for a minute, then a request that waits for it: the other way round is no stall."""
-    url = live.engines["stalled"]["url"]
-    occupied = 'sum(kvledger_requests_live{engine="stalled"%s})'
-    live.wait_for({f"unoccupied before {first_token}": f"{occupied % ''} == 0"})
-    send(url, prompt_tokens=4000, tokens=8, first_token=first_token)
-    live.wait_for({f"occupied with {first_token}": occupied % ',state="running"' + " > 0"})
-    send(url, prompt_tokens=96, tokens=8, first_token=first_token)
-
-
-def stall_again(live: Live) -> None:
-    """Bring the engine named so into its trouble once more; come back when Prometheus has seen it."""
-    stall(live, first_token=41)
-    live.wait_for({"stalled again": 'kvledger_verdict{engine="stalled",verdict="stalled"} == 1'})
 
 
 def hold_storm(live: Live) -> None:

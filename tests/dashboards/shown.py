@@ -1,8 +1,8 @@
 """Which panel of which board shows something other than 0, and in which scenario.
 
 A panel with several queries may need more than one: each query shows something in one of them. A scenario is an engine
-of `scenarios.SETTINGS`, the scraped page `vllm`, the engine `cramped` or `held`, or `all`: what is about agents or the
-whole fleet follows no choice of engine.
+of `scenarios.SETTINGS`, the scraped page `vllm`, the engine `cramped`, `stalled` or `held`, or `all`: what is about
+agents or the whole fleet follows no choice of engine.
 """
 
 from __future__ import annotations

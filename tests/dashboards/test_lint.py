@@ -41,7 +41,7 @@ PANELS = named()
 UNITS = {value for name, value in vars(units).items() if name[0].isupper()}
 PARTS = set(BY_NAME["verdict_share"].labels[0].values or ())
 DOCS = Path(__file__).parents[2] / "docs/boards.md"
-PICTURE_BYTES = 300_000
+PICTURE_BYTES = 350_000
 QUIET = "#34383F"
 MADE_LABELS = {"verdict", "action"}
 """Labels that a query makes of others."""

@@ -34,7 +34,8 @@ WRITE = """
 import argparse, os, sys
 from pathlib import Path
 from kvledger.writer import Ledger
-from kvledger_engine.options import add_arguments, core_options
+from kvledger_engine.arguments import add_arguments
+from kvledger_engine.options import core_options
 directory, uid, gid, starts, *arguments = sys.argv[1:]
 parser = argparse.ArgumentParser()
 add_arguments(parser)

@@ -109,7 +109,7 @@ class Rig:
             self.ledger.blocks,
             block_size_tokens=self.config.block_size_tokens,
             vocab_size=self.config.vocab_size,
-            swap_blocks=self.config.host_blocks,
+            swap_blocks=self.config.swap_blocks,
         )
         checked = Checked(compute or self.cells, self.config)
         timed = TimedCompute(checked, StepTime(base=STEP_NS / 1e9), self.clock)

@@ -174,7 +174,7 @@ def test_the_first_run_that_is_long_enough_is_found(free: list[bool], count: int
 )
 def test_what_a_baseline_cannot_do_is_refused_at_the_start(options: dict[str, Any], why: str) -> None:
     with pytest.raises(BadConfig, match=why):
-        EngineConfig.from_mapping(options)
+        EngineConfig(**options)
 
 
 def test_several_sequences_of_one_prompt_are_refused_by_a_baseline() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvledger.words import Event, RejectionReason
+from kvledger.words import TURNED_AWAY, Event, FinishReason, RejectionReason
 from kvledger_engine.deadlines import Deadlines
 from tests.engine.rig import STEP_NS, Rig, expected, request
 
@@ -30,7 +30,7 @@ def test_a_request_that_waits_too_long_is_refused_before_it_holds_a_block() -> N
     rig.check_empty()
 
 
-def test_every_sequence_of_a_refused_request_has_its_event_and_no_summary() -> None:
+def test_every_sequence_of_a_refused_request_has_its_event_and_a_summary_of_its_wait() -> None:
     rig = Rig(max_num_seqs=3, queue_timeout_seconds=2 * STEP_SECONDS)
     rig.submit(request("runs", 8, 9), request("waits", 8, 4, n=3, temperature=1.0))
     rig.finish()
@@ -39,7 +39,13 @@ def test_every_sequence_of_a_refused_request_has_its_event_and_no_summary() -> N
     rejected = rejected[rejected["event"] == Event.REJECTED]
     assert len(rejected) == 3
     assert set(rejected["detail"].tolist()) == {RejectionReason.QUEUE_TIMEOUT}
-    assert len(rig.summaries()) == 1
+    ran, *refused = sorted(rig.summaries(), key=lambda record: record["finish_reason"])
+    assert ran["finish_reason"] == FinishReason.LENGTH
+    assert len(refused) == 3
+    for record in refused:
+        assert record["finish_reason"] == TURNED_AWAY
+        assert (record["first_block_ns"], record["released_blocks"], record["block_seconds"]) == (0, 0, 0)
+        assert record["wait_seconds"].sum() == (record["finished_ns"] - record["arrived_ns"]) / 1e9 > 0
     rig.check_empty()
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kvledger.words import CancelCause
 from kvledger.writer import Ledger
@@ -19,6 +20,7 @@ from kvledger_engine.faults import FaultKind, FaultPlan
 from kvledger_engine.loop import EngineLoop
 from kvledger_engine.messages import NewRequest
 from kvledger_engine.steptime import StepTime, TimedCompute
+from tests.children import input_closed
 
 EVIL_TENANT = "![x](http://192.0.2.1/x.png)<img src='http://192.0.2.1/y.png'>"
 CAPACITY_BLOCKS = 1600
@@ -43,9 +45,9 @@ def vast(directory: str) -> None:
     serve(directory, "vast", None, steps_per_arrival=4, capacity_blocks=100_000)
 
 
-def serve(directory: str, name: str, fault: FaultPlan | None, *, steps_per_arrival: int, **options: object) -> None:
+def serve(directory: str, name: str, fault: FaultPlan | None, *, steps_per_arrival: int, **options: Any) -> None:
     """Step until the input closes; between steps, requests arrive, and some are cancelled."""
-    sizes: dict[str, object] = {
+    sizes: dict[str, Any] = {
         "engine": name,
         "capacity_blocks": CAPACITY_BLOCKS,
         "block_size_tokens": 16,
@@ -54,7 +56,7 @@ def serve(directory: str, name: str, fault: FaultPlan | None, *, steps_per_arriv
         "max_model_len_tokens": 2048,
         "max_waiting": 60,
     }
-    config = EngineConfig.from_mapping(sizes | options)
+    config = EngineConfig(**sizes | options)
     cells = CellModel(
         capacity_blocks=config.capacity_blocks,
         block_size_tokens=config.block_size_tokens,
@@ -97,18 +99,6 @@ def request(number: int) -> NewRequest:
         request_class=("default", "interactive", "batch")[number % 3],
         temperature=0.0,
     )
-
-
-def input_closed() -> threading.Event:
-    """An event that is set once nobody writes to our input any more."""
-    closed = threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        closed.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return closed
 
 
 def explorer(*arguments: str) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +15,9 @@ import pytest
 
 from kvledger_agent.client import AgentClient, ClientError
 from kvledger_dashboards.explorer.settings import AGENT_VARIABLE
+from tests.children import Child, first_line, memory_directory, running
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("engine", "agent", "dashboards", "")
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in FOLDERS)}
 READY_SECONDS = 30.0
-Child = subprocess.Popen[str]
 
 
 @pytest.fixture(autouse=True)
@@ -38,25 +31,8 @@ def main_stays_main() -> Iterator[None]:
 @contextmanager
 def child(module: str, *arguments: object, **variables: str) -> Iterator[tuple[Child, str]]:
     """`python -m MODULE ARGS` and its first line; killed at the end, if it hasn't ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env=ENVIRONMENT | variables,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, f"{module} {arguments} ended before it was ready"
-        yield process, line
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    with running(module, *arguments, **variables) as process:
+        yield process, first_line(process)
 
 
 @contextmanager
@@ -88,20 +64,15 @@ def until(true: Callable[[], Any], what: str, seconds: float = READY_SECONDS) ->
     raise AssertionError(f"{what} did not come within {seconds:.0f} s")
 
 
-@contextmanager
-def tmpfs() -> Iterator[Path]:
-    """A directory on tmpfs, gone at the end."""
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-test-", dir="/dev/shm"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
-
-
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[AgentClient]:
     """An agent that watches an engine under pressure and one that leaks, once the leak is a finding."""
-    with tmpfs() as directory, engine("pressed", directory), engine("leaking", directory), agent(directory) as client:
+    with (
+        memory_directory() as directory,
+        engine("pressed", directory),
+        engine("leaking", directory),
+        agent(directory) as client,
+    ):
         until(lambda: client.snapshot("leaking")["findings"], "the leak")
         yield client
 

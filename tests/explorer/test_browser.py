@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from kvledger_agent.client import AgentClient
-from tests.explorer.conftest import agent, child, engine, tmpfs, until
+from tests.children import memory_directory
+from tests.explorer.conftest import agent, child, engine, until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs chromium: playwright is not installed")
 
@@ -175,7 +176,7 @@ def test_without_a_finding_the_page_says_what_was_checked(visit: Visit) -> None:
 
 
 def test_a_hundred_thousand_blocks_are_drawn_and_refreshed(browser: Any) -> None:
-    with tmpfs() as directory, engine("vast", directory), agent(directory) as client:
+    with memory_directory() as directory, engine("vast", directory), agent(directory) as client:
         arguments = ("explorer", "--port", 0, "--json", "--agent", client.url)
         with child("tests.explorer.children", *arguments) as (_, line):
             visiting = Visit(browser, json.loads(line)["url"], dark=True)

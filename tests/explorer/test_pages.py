@@ -35,6 +35,7 @@ def test_the_overview_has_the_gravest_engine_first_with_action_and_evidence(
     assert [title.value.replace("\\", "") for title in app.subheader] == ["leaking:0", "pressed:0"]
     said = text(app)
     assert "**Fix the leak:** excess_reference on" in said
+    assert "To do: save a snapshot, take the engine out of traffic and restart it" in said
     # Too small a pool and too few slots, now the one, now the other.
     assert re.search(r"\*\*[A-Z][a-z ]+:\*\* \d+ % of request time is waiting for ", said), said
 
@@ -129,6 +130,22 @@ def test_requests_have_waited_for_pool_preemption_and_batch_slots(fleet: AgentCl
 def waited(client: AgentClient) -> dict[str, float]:
     """Seconds that the pressed engine's live requests have waited, by cause as the page says it."""
     return {spaced(cause): s for cause, s in waited_by_cause(client.requests("pressed:0")["requests"]).items()}
+
+
+def test_where_the_last_minutes_time_went_is_told_for_all_by_tenant_and_by_class(
+    fleet: AgentClient, point_at: PointAt
+) -> None:
+    point_at(fleet)
+    until(lambda: any(row["whole"] for row in fleet.waits("pressed:0", window_seconds=60)["rows"]), "an ended request")
+    app = opened("requests", "pressed:0")
+    table = app.dataframe[-1].value
+    assert {"all", "tenant acme"} < set(table["who"])
+    assert any(who.startswith("class ") for who in table["who"])
+    assert set(table["what"]) == {"first token", "whole"}
+    assert (table["P50"] <= table["P95"]).all()
+    assert (table["P95"] <= table["P99"]).all()
+    assert "decode" in "".join(table["mean is made of"])
+    assert re.search(r"Waiting now for [a-z ]+: \d+, the oldest |Nobody waits now", text(app))
 
 
 def test_requests_can_be_narrowed_to_a_tenant(fleet: AgentClient, point_at: PointAt) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvledger.words import Action, BlockState, FindingKind, Verdict, WaitCause
 from kvledger_agent.client import BlockArrays
-from kvledger_dashboards.explorer.views import blockmap, engines, leaks, overview, palette, requests, text
+from kvledger_dashboards.explorer.views import blockmap, engines, leaks, overview, palette, requests, text, waits
 
 STATES = BlockState.words()
 
@@ -197,3 +197,32 @@ def test_a_foreign_word_is_shown_letter_by_letter() -> None:
 )
 def test_durations_are_said_in_two_units(seconds: float, said: str) -> None:
     assert text.duration(seconds) == said
+
+
+def seconds(mean: float) -> dict[str, float]:
+    return {"mean": mean, "p50": mean, "p95": 2 * mean, "p99": 3 * mean}
+
+
+def test_where_time_went_is_a_row_for_all_each_tenant_and_each_class_with_what_its_mean_is_made_of() -> None:
+    whole = {
+        "requests": 12,
+        "seconds": seconds(2.0),
+        "parts": {"wait_pool": seconds(1.5), "allocation": seconds(0.0001), "decode": seconds(0.5)},
+    }
+    rows = [
+        {"tenant": tenant, "request_class": kind, "first_token": None, "whole": whole}
+        for tenant, kind in ((None, None), ("acme", None), (None, "batch"))
+    ]
+    oldest = [{"cause": "batch_slots", "waiting": 3, "seconds": 4.0, "serial": 7, "tenant": "acme", "id_head": "r"}]
+
+    shown = waits.table({"rows": rows, "oldest": oldest})
+
+    assert [row["who"] for row in shown] == ["all", "tenant acme", "class batch"]
+    assert {row["what"] for row in shown} == {"whole"}, "no row for a length of time that nobody had"
+    assert (shown[0]["P50"], shown[0]["P95"], shown[0]["P99"]) == (2.0, 4.0, 6.0)
+    assert shown[0]["mean is made of"] == "wait pool 1.5 s, decode 500 ms"
+    assert shown[0]["P95 of the parts"] == "wait pool 3.0 s, decode 1.0 s"
+    assert waits.oldest({"oldest": oldest}) == (
+        "Waiting now for batch slots: 3, the oldest 4.0 s (request 7, tenant acme)."
+    )
+    assert waits.oldest({"oldest": []}) == "Nobody waits now."

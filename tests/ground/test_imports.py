@@ -28,6 +28,9 @@ PLANTED = [
     ("alerts/kvledger_alerts", "kvledger_agent.findings", "Of the agent, boards and alerts know"),
     ("agent/kvledger_agent", "kvledger_engine", "The agent reads ledgers"),
     ("agent/kvledger_agent", "torch", "No torch but where a tensor is"),
+    ("agent/kvledger_agent", "kvledger.inherit", "The agent reads ledgers"),
+    ("alerts/kvledger_alerts", "kvledger.audit", "Boards and alerts open no ledger"),
+    ("engine/kvledger_engine", "numba", "Nothing is compiled but the loops"),
 ]
 
 
@@ -96,6 +99,43 @@ def test_torch_is_imported_only_where_a_model_is_opened(module: str) -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "triton", "safetensors", "transformers", "vllm"):
+    sys.modules[name] = None
+from kvledger_engine.quotafile import parse_quotas
+from tests.engine.rig import Rig, expected, request
+
+quotas = parse_quotas({"tenants": {"a": {"reserved_blocks": 4, "max_blocks": 24}}})
+for more in ({}, {"preemption": "swap", "swap_blocks": 30}, {"quotas": quotas}, {"eviction": "lfu"},
+             {"allocation": "grow", "prefix_caching": False}):
+    rig = Rig(capacity_blocks=30, max_model_len_tokens=40, **more)
+    forks = 1 if "allocation" in more else 2
+    requests = [request(f"r{i}", 9 + i, 20, tenant="ab"[i % 2], n=forks, temperature=1.0) for i in range(6)]
+    assert rig.submit(*requests, request("gone", 9, 20)) == []
+    rig.step(3)
+    rig.cancel("gone")
+    rig.finish()
+    wanted = expected(requests)
+    assert {key: rig.outcome.tokens[key] for key in wanted} == wanted
+    assert sum(rig.count("preemptions_total", mode=mode) for mode in ("recompute", "swap")) > 0, more
+    rig.check_empty()
+print("served")
+"""
+
+
+def test_the_control_plane_serves_where_torch_cannot_be_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in (*SOURCE_ROOTS, "."))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("served\n", "")
 
 
 def test_the_ledger_imports_numpy_and_the_standard_library_only() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-Spawn = Callable[..., "subprocess.Popen[str]"]
+from tests.children import Child, Spawn, first_line, spawning
 
 
 @pytest.fixture
@@ -20,33 +17,15 @@ def spawn() -> Iterator[Spawn]:
 
     `module` names another module of this folder to run instead.
     """
-    children: list[subprocess.Popen[str]] = []
+    with spawning() as start:
 
-    def start(
-        name: str, *arguments: object, ready: str | None = "ready", module: str = "children"
-    ) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-m", f"tests.ledger.{module}", name, *map(str, arguments)],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "engine", ROOT / "agent", ROOT)))},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        children.append(child)
-        if ready is not None:
-            assert child.stdout is not None
-            line = child.stdout.readline()
-            assert line == f"{ready}\n", f"{name} said {line!r}"
-        return child
+        def start_ready(name: str, *arguments: object, ready: str | None = "ready", module: str = "children") -> Child:
+            child = start(f"tests.ledger.{module}", name, *arguments)
+            if ready is not None:
+                assert first_line(child) == f"{ready}\n"
+            return child
 
-    yield start
-    for child in children:
-        child.kill()
-        child.wait()
-        for stream in (child.stdin, child.stdout):
-            if stream is not None:
-                stream.close()
+        yield start_ready
 
 
 @pytest.fixture

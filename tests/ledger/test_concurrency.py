@@ -13,8 +13,8 @@ from kvledger.invariants import counts, suspects
 from kvledger.reader import Reader
 from kvledger.ring import RingWindow
 from kvledger.words import FindingKind
+from tests.children import Spawn
 from tests.ledger.children import COUNTERS
-from tests.ledger.conftest import Spawn
 
 SECONDS = 4.0
 pytestmark = [pytest.mark.needs("tmpfs")]

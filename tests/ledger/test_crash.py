@@ -11,10 +11,11 @@ import pytest
 from kvledger.invariants import counts, suspects
 from kvledger.reader import Reader, probe
 from kvledger.segment import epochs
-from kvledger.snapshot import ReadStatus, Sample
+from kvledger.snapshot import Sample
 from kvledger.source import MemorySource
+from kvledger.status import ReadStatus
 from kvledger.writer import Ledger
-from tests.ledger.conftest import Spawn
+from tests.children import Spawn
 from tests.ledger.toy import toy_limits
 
 pytestmark = [pytest.mark.needs("tmpfs")]

@@ -15,8 +15,8 @@ import pytest
 from kvledger.errors import LedgerUnreadable
 from kvledger.invariants import counts, suspects
 from kvledger.reader import Reader
-from kvledger.snapshot import ReadStatus
 from kvledger.source import FileSource, MemorySource, Source
+from kvledger.status import ReadStatus
 from tests.ledger.damage import Case, cases, populated
 
 SEED = 20_240_229

@@ -11,8 +11,9 @@ from kvledger.layout import CONTROL_INDEX
 from kvledger.limits import Limits
 from kvledger.reader import Reader, probe
 from kvledger.segment import epochs
-from kvledger.snapshot import ReadStatus, Sample
+from kvledger.snapshot import Sample
 from kvledger.source import MemorySource
+from kvledger.status import ReadStatus
 from kvledger.writer import Ledger
 from tests.ledger.toy import toy_limits
 

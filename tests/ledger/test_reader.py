@@ -15,8 +15,8 @@ from kvledger.clock import VirtualClock
 from kvledger.errors import Busy, LedgerUnreadable
 from kvledger.layout import CONTROL_INDEX
 from kvledger.reader import LOOKS, Reader
-from kvledger.snapshot import ReadStatus
 from kvledger.source import MemorySource
+from kvledger.status import ReadStatus
 from kvledger.words import PinKind, RequestState, WaitCause
 from kvledger.writer import Ledger
 from tests.ledger.toy import Toy, toy_limits
@@ -255,7 +255,10 @@ def test_counters_histograms_and_tenants_are_found_by_name(rig: Rig) -> None:
     assert allocation is not None
     assert allocation.buckets[[0, 1, -1]].tolist() == [1.0, 1.0, 1.0]
     assert allocation.sum == pytest.approx(1.000003)
-    assert (allocation.quantile(0.5), allocation.quantile(0.999)) == (2.5e-6, 0.1)
+    assert (allocation.quantile_bound(0.5), allocation.quantile_bound(0.999)) == (2.5e-6, 0.1)
+    step = view.histogram("step", phase="model")
+    assert step is not None
+    assert step.quantile_bound(0.5) is None
     assert len(view.wait_clock) == len(WaitCause)
 
 

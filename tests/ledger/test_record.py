@@ -23,11 +23,12 @@ from kvledger.reader import Reader, probe
 from kvledger.record import Saved, record
 from kvledger.recording import is_recording
 from kvledger.segment import epochs
-from kvledger.snapshot import ReadStatus, Sample, SlotTable
+from kvledger.snapshot import Sample, SlotTable
 from kvledger.source import MemorySource
+from kvledger.status import ReadStatus
 from kvledger.words import FindingKind, RequestState
 from kvledger.writer import Ledger
-from tests.ledger.conftest import Spawn
+from tests.children import Spawn
 from tests.ledger.test_audit import SECTIONS
 from tests.ledger.test_reader import Rig
 from tests.ledger.toy import Toy, toy_limits

@@ -18,8 +18,8 @@ from kvledger.record import record
 from kvledger.snapshot import Sample
 from kvledger.views import Blocks, SlotColumns, section_names
 from kvledger.words import FindingKind, WaitCause
+from tests.children import Spawn
 from tests.ledger import format_note
-from tests.ledger.conftest import Spawn
 from tests.ledger.second_reader import SecondReader, Unreadable
 
 pytestmark = [pytest.mark.needs("tmpfs")]

@@ -12,7 +12,7 @@ from kvledger.errors import AlreadyWritten, NotMemory
 from kvledger.layout import plan_layout
 from kvledger.reader import Reader
 from kvledger.writer import Ledger
-from tests.ledger.conftest import Spawn
+from tests.children import Spawn
 from tests.ledger.toy import toy_limits
 
 pytestmark = [pytest.mark.needs("tmpfs")]

@@ -14,10 +14,10 @@ import pytest
 
 from kvledger.errors import LedgerUnreadable, NotALedger, OtherVersion, SameProcess, Truncated
 from kvledger.reader import Reader, probe
-from kvledger.snapshot import ReadStatus
 from kvledger.source import FileSource, MemorySource
+from kvledger.status import ReadStatus
 from kvledger.writer import Ledger
-from tests.ledger.conftest import ROOT, Spawn
+from tests.children import ROOT, Spawn
 from tests.ledger.damage import seal
 from tests.ledger.toy import toy_limits
 

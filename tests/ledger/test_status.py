@@ -18,7 +18,7 @@ from kvledger.source import MemorySource
 from kvledger.statsview import StatsView
 from kvledger.status import ReadStatus, frozen_after_seconds, status_of, status_of_error, step_p99_seconds
 from kvledger.writer import Ledger
-from tests.ledger.conftest import Spawn
+from tests.children import Spawn
 from tests.ledger.toy import toy_limits
 
 

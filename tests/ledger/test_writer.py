@@ -14,8 +14,8 @@ from kvledger.layout import CONTROL_INDEX, SUMMARY
 from kvledger.limits import Limits
 from kvledger.reader import Reader, probe
 from kvledger.ring import packer
-from kvledger.snapshot import ReadStatus
 from kvledger.source import MemorySource
+from kvledger.status import ReadStatus
 from kvledger.words import Event
 from kvledger.writer import Ledger
 from tests.ledger.toy import toy_limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kvledger.errors import LedgerError
 from kvledger_agent.cli import build_parser, main
 from kvledger_agent.completion import COMMAND as COMPLETION
 from kvledger_agent.extras import extra_of
+from kvledger_agent.process import version
 
 COMMANDS = """
 import argparse
@@ -50,7 +52,7 @@ other = other_commands:FINE
 
 
 @pytest.fixture(autouse=True)
-def an_installed_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def an_installed_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A distribution called kvledger, found before any installed one, that brings commands for tests."""
     info = tmp_path / "kvledger-9.8.7.dist-info"
     info.mkdir()
@@ -65,6 +67,9 @@ def an_installed_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(tmp_path))
     for module in ("some_commands", "other_commands"):
         monkeypatch.delitem(sys.modules, module, raising=False)
+    version.cache_clear()
+    yield
+    version.cache_clear()
 
 
 def test_a_subcommand_runs_with_its_arguments_and_gives_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

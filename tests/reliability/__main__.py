@@ -18,13 +18,14 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from kvledger_engine.faults import FaultKind
+from tests.children import memory_directory
 from tests.reliability.clean import CleanResult
 from tests.reliability.faults import FaultResult
 from tests.reliability.kills import run_kills
 from tests.reliability.report import Drills, TestDrills, write_report
 from tests.reliability.stops import run_stops
 from tests.reliability.storms import REQUESTS_PER_STORM, run_storms
-from tests.reliability.workers import Job, ledgers, run_jobs
+from tests.reliability.workers import Job, run_jobs
 
 FAULT_SEEDS, CLEAN_SEEDS, ENGINE_KILLS, AGENT_KILLS, STOP_ROUNDS, STORM_REQUESTS = 200, 190, 100, 100, 10, 5000
 WORKERS = 2
@@ -76,19 +77,19 @@ def _virtual_time(drills: Drills, scale: float, only: str | None, progress: Prog
 def _real_time(drills: Drills, scale: float, only: str | None, progress: Progress) -> None:
     if only in (None, "stops"):
         task = progress.add_task("stops", total=_share(STOP_ROUNDS, scale))
-        with ledgers() as directory:
+        with memory_directory() as directory:
             drills.stops = run_stops(directory, rounds=_share(STOP_ROUNDS, scale), tick=_ticker(progress, task))
     if only in (None, "kills"):
         rounds, agents = _share(ENGINE_KILLS, scale), _share(AGENT_KILLS, scale)
         task = progress.add_task("kills", total=rounds + agents)
-        with ledgers() as directory:
+        with memory_directory() as directory:
             drills.kills = run_kills(
                 directory, rounds=rounds, agent_rounds=agents, seed=0, tick=_ticker(progress, task)
             )
     if only in (None, "storms"):
         requests = _share(STORM_REQUESTS, scale)
         task = progress.add_task("storms on the model", total=-(-requests // REQUESTS_PER_STORM))
-        with ledgers() as directory:
+        with memory_directory() as directory:
             drills.storms = run_storms(directory, requests=requests, tick=_ticker(progress, task))
 
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
-from kvledger_agent.observation import Finding
+from kvledger_agent.finding import Finding
 from kvledger_engine.faults import FaultKind
 from tests.reliability.pages import samples_of
 from tests.reliability.promises import promised_findings
 from tests.reliability.virtual import EngineHandle, Progress, VirtualRun
 from tests.reliability.workload import StormShape
 
-NS_PER_SECOND = 1_000_000_000
 INTERVAL_SECONDS = 1.0
 GRACE_SECONDS = 3.0  # max(2 s, 3 samples, 20 x p99 step) with 1 s samples and steps far below 150 ms
 DEADLINE_SECONDS = GRACE_SECONDS + 2 * INTERVAL_SECONDS

@@ -5,14 +5,11 @@ from __future__ import annotations
 import atexit
 import multiprocessing as mp
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
 from kvledger_engine.faults import FaultKind
+from tests.children import memory_directory
 from tests.reliability.clean import CleanResult, run_clean
 from tests.reliability.faults import FaultResult, run_fault
 from tests.reliability.virtual import EngineHandle, virtual_engine
@@ -21,16 +18,6 @@ Job = tuple[str, int]
 """(fault, or `clean`; seed)"""
 
 _engines: list[EngineHandle] = []
-
-
-@contextmanager
-def ledgers() -> Iterator[Path]:
-    """A directory on tmpfs for one run, gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-drill-", dir="/dev/shm"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
 
 
 def run_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[FaultResult | CleanResult]:
@@ -49,7 +36,7 @@ def _own_engine() -> None:
 
 def _one(job: Job) -> FaultResult | CleanResult:
     name, seed = job
-    with ledgers() as directory:
+    with memory_directory() as directory:
         if name == "clean":
             return run_clean(_engines[0], seed, directory)
         return run_fault(_engines[0], FaultKind(name), seed, directory)

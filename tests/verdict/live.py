@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections import Counter
@@ -17,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.engine.server.process import ROOT, EngineProcess, environment
+from tests.children import first_line, running
+from tests.engine.server.process import EngineProcess
 from tests.reliability.processes import AgentProcess
 from tests.verdict.load import Load, Stream
 from tests.verdict.scenario import Scenario
@@ -63,7 +61,7 @@ def run(scenario: Scenario, directory: Path, *, seed: int = 0) -> Outcome:
 @contextmanager
 def watched(scenario: Scenario, directory: Path, *, seed: int = 0) -> Iterator[AgentProcess]:
     """An engine that is brought into the scenario, and the agent that watches it."""
-    settings = ("--verdict-window", f"{WINDOW_SECONDS:g}", "--interval-seconds", f"{INTERVAL_SECONDS:g}")
+    settings = ("--verdict-window-seconds", f"{WINDOW_SECONDS:g}", "--interval-seconds", f"{INTERVAL_SECONDS:g}")
     with _engine(scenario, directory, seed), AgentProcess(directory, *settings) as agent:
         yield agent
 
@@ -79,7 +77,8 @@ def verdict_of(agent: AgentProcess) -> dict[str, Any]:
 @contextmanager
 def _engine(scenario: Scenario, directory: Path, seed: int) -> Iterator[None]:
     if scenario.odd:
-        with _odd(directory, scenario.odd):
+        with running("tests.verdict.odd", directory, scenario.odd) as child:
+            first_line(child)
             yield
         return
     step = () if "--step-time" in scenario.flags else ("--step-time", STEP)
@@ -108,20 +107,6 @@ def _do(engine: EngineProcess, deed: str) -> None:
         engine.core.kill()
     elif deed == "stop":
         engine.stop()
-
-
-@contextmanager
-def _odd(directory: Path, kind: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.verdict.odd", str(directory), kind]
-    paths = [str(ROOT), str(ROOT / "engine"), str(ROOT / "agent")]
-    env = {**environment(), "PYTHONPATH": os.pathsep.join(paths)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as engine:
-        try:
-            assert engine.stdout is not None
-            assert engine.stdout.readline()
-            yield
-        finally:
-            engine.kill()
 
 
 @contextmanager

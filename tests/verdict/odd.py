@@ -22,7 +22,6 @@ from kvledger_engine.messages import Finished, NewRequest
 from kvledger_engine.steptime import StepTime, TimedCompute
 
 LEASE_NS = 600 * 10**9
-ALLOCATION_SECONDS = 0.02
 PUBLISH_SECONDS = 0.05
 
 
@@ -30,7 +29,7 @@ class Odd:
     """One engine core and its load."""
 
     def __init__(self, directory: Path, *, clients: int, prompt: int, tokens: int, **config: Any) -> None:
-        self.config = EngineConfig.from_mapping({"engine": "engine", "block_size_tokens": 16} | config)
+        self.config = EngineConfig(**{"block_size_tokens": 16} | config)
         self.ledger = Ledger.create(directory, self.config.limits())
         cells = CellModel(
             capacity_blocks=self.config.capacity_blocks,
@@ -66,11 +65,13 @@ class Odd:
             self.ledger.publish_now(idle=False)
 
 
-def retaining(kind: PinKind, most_blocks: int) -> Callable[[Path, threading.Event], None]:
+def retaining(
+    kind: PinKind, most_blocks: int, *, clients: int = 12, capacity_blocks: int = 128
+) -> Callable[[Path, threading.Event], None]:
     """What has ended is kept by pins with a lease, up to so many blocks."""
 
     def run(directory: Path, closed: threading.Event) -> None:
-        odd = Odd(directory, clients=12, prompt=100, tokens=40, capacity_blocks=128)
+        odd = Odd(directory, clients=clients, prompt=100, tokens=40, capacity_blocks=capacity_blocks)
         cache: Any = odd.loop.cache
         release, kept = cache.release, [0]
 
@@ -88,8 +89,8 @@ def retaining(kind: PinKind, most_blocks: int) -> Callable[[Path, threading.Even
     return run
 
 
-def slow(clients: int, tokens: int) -> Callable[[Path, threading.Event], None]:
-    """Every call of the allocator takes 20 ms."""
+def slow(clients: int, tokens: int, seconds: float = 0.02) -> Callable[[Path, threading.Event], None]:
+    """Every call of the allocator takes so long."""
 
     def run(directory: Path, closed: threading.Event) -> None:
         odd = Odd(directory, clients=clients, prompt=100, tokens=tokens, capacity_blocks=1024)
@@ -97,7 +98,7 @@ def slow(clients: int, tokens: int) -> Callable[[Path, threading.Event], None]:
         take = pool.take
 
         def dawdle(*arguments: Any) -> Any:
-            time.sleep(ALLOCATION_SECONDS)
+            time.sleep(seconds)
             return take(*arguments)
 
         pool.take = dawdle
@@ -106,11 +107,11 @@ def slow(clients: int, tokens: int) -> Callable[[Path, threading.Event], None]:
     return run
 
 
-def stuck(**config: Any) -> Callable[[Path, threading.Event], None]:
+def stuck(clients: int = 4, **config: Any) -> Callable[[Path, threading.Event], None]:
     """Requests wait, steps go by, and nobody gets a token or is admitted."""
 
     def run(directory: Path, closed: threading.Event) -> None:
-        Odd(directory, clients=4, prompt=100, tokens=40, **config).publish_only(closed)
+        Odd(directory, clients=clients, prompt=100, tokens=40, **config).publish_only(closed)
 
     return run
 
@@ -118,10 +119,13 @@ def stuck(**config: Any) -> Callable[[Path, threading.Event], None]:
 KINDS: dict[str, Callable[[Path, threading.Event], None]] = {
     "retaining_transfers": retaining(PinKind.TRANSFER, 80),
     "retaining_connector": retaining(PinKind.CONNECTOR, 100),
+    "retaining_deferred": retaining(PinKind.DEFERRED_FREE, 150, clients=20, capacity_blocks=300),
     "slow_allocator": slow(clients=8, tokens=24),
     "slow_allocator_many": slow(clients=24, tokens=48),
+    "slow_allocator_thirty": slow(clients=14, tokens=32, seconds=0.03),
     "stuck_at_the_pool": stuck(capacity_blocks=16),
     "stuck_at_the_slots": stuck(capacity_blocks=512, max_num_seqs=2),
+    "stuck_at_eight_slots": stuck(clients=20, capacity_blocks=640, max_num_seqs=8),
 }
 
 

@@ -14,11 +14,11 @@ from tests.verdict.live import INTERVAL_SECONDS, LOOKS, WINDOW_SECONDS, Outcome
 _NEVER = "—"
 
 
-def write_report(path: Path, outcomes: Sequence[Outcome], *, minutes: float, at_once: int) -> None:
-    """Replace the generated parts of the page."""
+def write_report(path: Path, part: str, outcomes: Sequence[Outcome], *, minutes: float, at_once: int) -> None:
+    """Replace the table of reasons, and the part of the page that these runs are of: `runs` or `held out`."""
     text = path.read_text()
     text = replaced(text, "reasons", reasons_table())
-    text = replaced(text, "runs", runs_text(outcomes, minutes=minutes, at_once=at_once))
+    text = replaced(text, part, runs_text(outcomes, minutes=minutes, at_once=at_once))
     path.write_text(text)
 
 
@@ -32,9 +32,10 @@ def replaced(text: str, part: str, content: str) -> str:
 
 def reasons_table() -> str:
     """The table of `kvledger.reasons`."""
-    rows = ["| reason | verdict | action | what it says |", "|---|---|---|---|"]
+    rows = ["| reason | verdict | action | what it says | what to do |", "|---|---|---|---|---|"]
     for row in ROWS:
-        rows.append(f"| `{row.reason.word}` | `{row.verdict.word}` | `{row.action.word}` | {row.says} |")
+        words = f"| `{row.reason.word}` | `{row.verdict.word}` | `{row.action.word}`"
+        rows.append(f"{words} | {row.says} | {row.to_do} |")
     return "\n".join(rows)
 
 
@@ -67,6 +68,18 @@ def matrix(outcomes: Sequence[Outcome]) -> str:
             counts = " | ".join(str(cells[is_, word] or _NEVER) for word in said)
             rows.append(f"| {letters.get(is_, '')} `{is_}` | {counts} |")
     return "\n".join(rows)
+
+
+def confusion(page: str) -> Counter[tuple[str, str]]:
+    """Runs by (what it is, what was said), read back from the page, of the scenarios that the rules were made by."""
+    part = page.split("<!-- runs -->")[1].split("<!-- end of runs -->")[0]
+    rows = re.findall(r"^\| (\d*) ?`(\w+)` \|(.*)\|$", part, flags=re.M)
+    said = [word for number, word, _ in rows if number]
+    found: Counter[tuple[str, str]] = Counter()
+    for _, is_, cells in rows:
+        for word, cell in zip(said, cells.split("|"), strict=True):
+            found[is_, word] = 0 if cell.strip() == _NEVER else int(cell)
+    return found
 
 
 def scenarios_table(outcomes: Sequence[Outcome]) -> str:

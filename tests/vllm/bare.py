@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from time import thread_time_ns
 from typing import Any
@@ -14,7 +15,9 @@ FIRST_TOKEN = 3
 class BareScheduler:
     """One scheduler of vLLM's over a pool of `blocks` blocks, null block included. `asynchronous` runs a step ahead.
 
-    With a `window` there is a second cache group, of sliding-window layers. `rank` is that among data-parallel peers.
+    With a `window` there is a second cache group, of sliding-window layers; with `states` one of Mamba states, both
+    groups having blocks of that many tokens, and contents being looked up by `block_size`. `rank` is that among
+    data-parallel peers.
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class BareScheduler:
         max_num_batched_tokens: int = 256,
         seed: int = 0,
         window: int = 0,
+        states: int = 0,
         rank: int = 0,
         **arguments: Any,
     ) -> None:
@@ -41,6 +45,8 @@ class BareScheduler:
             FullAttentionSpec,
             KVCacheConfig,
             KVCacheGroupSpec,
+            KVCacheTensor,
+            MambaSpec,
             SlidingWindowSpec,
         )
         from vllm.v1.structured_output import StructuredOutputManager
@@ -57,19 +63,27 @@ class BareScheduler:
         ).create_engine_config()
         config.cache_config.num_gpu_blocks = blocks
         config.parallel_config.data_parallel_rank = config.parallel_config.data_parallel_index = rank
+        tokens = states or block_size
         shape: dict[str, Any] = {
-            "block_size": block_size, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32
+            "block_size": tokens, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32
         }  # fmt: skip
         groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
         if window:
             groups.append(KVCacheGroupSpec(["windowed"], SlidingWindowSpec(**shape, sliding_window=window)))
+        if states:
+            config.cache_config.block_size, config.cache_config.mamba_cache_mode = states, "align"
+            kept = MambaSpec(block_size=states, shapes=((8, 8),), dtypes=(torch.float32,), mamba_cache_mode="align")
+            groups.append(KVCacheGroupSpec(["states"], kept))
+        page, tensors = groups[0].kv_cache_spec.page_size_bytes, list[Any]()
+        if config.kv_transfer_config is not None:  # connectors ask how large the whole is
+            tensors.append(KVCacheTensor(size=blocks * page, layers=["layer"], layer_stride=page, block_stride=page))
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(block_size, sha256)
         self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
             vllm_config=config,
-            kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+            kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=tensors, kv_cache_groups=groups),
             structured_output_manager=StructuredOutputManager(config),
-            block_size=block_size,
+            block_size=tokens,
             hash_block_size=block_size,
             log_stats=True,
         )
@@ -89,6 +103,7 @@ class BareScheduler:
         max_tokens: int = 16,
         stop: tuple[int, ...] = (),
         pattern: str = "",
+        sampling: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
         """A request arrives. `stop` are tokens that end it; with a `pattern` it waits for a grammar nobody makes."""
@@ -105,6 +120,7 @@ class BareScheduler:
                     ignore_eos=not stop,
                     stop_token_ids=list(stop) or None,
                     structured_outputs=StructuredOutputsParams(regex=pattern) if pattern else None,
+                    **sampling or {},
                 ),
                 pooling_params=None,
                 block_hasher=self._hasher,

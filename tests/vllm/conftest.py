@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.children import memory_directory
 from tests.vllm.model import save_tiny_llama
 
 
@@ -23,6 +22,5 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ledger_directory() -> Iterator[Path]:
     """An empty directory on tmpfs, where ledgers belong."""
-    directory = Path(tempfile.mkdtemp(prefix="kvledger-vllm-", dir="/dev/shm"))
-    yield directory
-    shutil.rmtree(directory)
+    with memory_directory() as directory:
+        yield directory

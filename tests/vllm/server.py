@@ -17,7 +17,7 @@ from kvledger.segment import SUFFIX
 
 MODEL = "tiny"
 START_SECONDS, STOP_SECONDS = 900.0, 120.0
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -29,6 +29,7 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
+"""What every server of vLLM's is started with here."""
 
 
 class ServerDied(Exception):
@@ -62,7 +63,7 @@ def vllm_server(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[VllmServer]:
     """Start a server whose pool has `blocks` blocks, the null block included; stop it on the way out."""
-    port = _free_port()
+    port = free_port()
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server",
         "--model", str(model), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port),
@@ -73,7 +74,7 @@ def vllm_server(
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env=inherited | _ENVIRONMENT | {"KVLEDGER_DIR": str(directory)} | dict(environment or {}),
+            env=inherited | ENVIRONMENT | {"KVLEDGER_DIR": str(directory)} | dict(environment or {}),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -110,7 +111,8 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-30:])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One on loopback that nobody uses now."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]

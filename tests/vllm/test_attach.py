@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import core
 
 import kvledger_vllm
 from kvledger.layout import CONTROL_INDEX
@@ -76,6 +78,40 @@ def test_a_plugin_that_is_registered_again_and_again_attaches_once(watched: Path
     assert seq_of(ledger) - published == 1 + 4 + 3
     assert [path.name for path in watched.glob("*.kvledger")] == ["chat.0.00000001.kvledger"]
     stop(bare)
+
+
+HOOKED = {
+    "schedule", "update_from_output", "add_request", "finish_requests", "reset_prefix_cache", "set_pause_state",
+    "shutdown",
+}  # fmt: skip
+CHANGE_NOTHING = {
+    "get_ec_connector", "get_grammar_bitmask", "get_kv_cache_usage", "get_kv_connector",
+    "get_kv_event_publisher_config", "get_num_unfinished_requests", "get_request_counts", "has_requests",
+    "has_unfinished_requests", "make_stats",
+}  # fmt: skip
+CHANGE_NOTHING_OF_THE_LEDGERS = {"reset_encoder_cache", "update_draft_token_ids", "update_draft_token_ids_in_output"}
+"""An encoder's outputs, and guesses, which are in `test_further`."""
+
+
+def test_every_method_that_vllms_engine_core_calls_is_published_or_changes_nothing_that_a_ledger_shows(
+    watched: Path, tiny_model: Path
+) -> None:
+    calls = {
+        node.func.attr
+        for node in ast.walk(ast.parse(Path(core.__file__).read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and of_the_scheduler(node.func.value)
+    }
+    assert calls == HOOKED | CHANGE_NOTHING | CHANGE_NOTHING_OF_THE_LEDGERS
+    kvledger_vllm.register()
+    bare = BareScheduler(tiny_model, blocks=33)
+    assert instrument_of(bare).switch.on
+    assert vars(bare.scheduler).keys() >= HOOKED
+    stop(bare)
+
+
+def of_the_scheduler(value: ast.expr) -> bool:
+    """Whether this is `scheduler`, or an attribute of that name."""
+    return getattr(value, "id", getattr(value, "attr", None)) == "scheduler"
 
 
 def test_two_ranks_in_one_process_have_a_ledger_each_that_tells_its_own(watched: Path, tiny_model: Path) -> None:

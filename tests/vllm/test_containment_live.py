@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from kvledger.words import Verdict
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.observation import VerdictView
+from tests.children import memory_directory
 from tests.ledger.toy import toy_limits
 from tests.vllm.conductor import Conductor
 from tests.vllm.seen import observation_of
@@ -54,9 +54,8 @@ def verdict_of(agent: Agent) -> VerdictView:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="kvledger-vllm-", dir="/dev/shm"))
-    yield made
-    shutil.rmtree(made)
+    with memory_directory() as directory:
+        yield directory
 
 
 def test_an_error_in_a_hook_switches_the_instrument_off_and_the_agent_says_why(

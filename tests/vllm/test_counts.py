@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vllm.config import KVEventsConfig
@@ -95,3 +96,28 @@ def test_each_requests_peak_hits_and_block_seconds_are_what_its_own_tables_add_u
         by_tenant = mirror.reader.sample().stats.tenant_counter("block_seconds_total") or {}
         assert sum(by_tenant.values()) == pytest.approx(tally.pool_block_seconds, rel=1e-3)
         assert min(tally.shared, tally.preempted_holders, max(hits.values())) > 0, "too tame"
+
+
+def test_a_request_that_is_not_looked_up_in_the_prefix_cache_is_not_counted_as_one_that_found_nothing(
+    tiny_model: Path, ledger_directory: Path
+) -> None:
+    """One that wants the probabilities of its prompt; and all of an engine without a prefix cache."""
+
+    def looked_up(caching: bool, **sampling: Any) -> float | None:
+        options = {"seed": 33, "enable_prefix_caching": caching}
+        with mirrored(tiny_model, ledger_directory, blocks=65, **options) as mirror:
+            tally = Tally(mirror)
+            for number in range(3):
+                mirror.bare.add(f"r{number}", [5] * 60, max_tokens=3, sampling=sampling if number == 1 else {})
+                for _ in range(6):
+                    mirror.bare.step()
+            mirror.bare.drain()
+            mirror.scheduler.make_stats()
+            counter = mirror.reader.sample().stats.counter
+            assert counter("prefix_queried_tokens_total") == tally.queried
+            assert counter("prefix_hit_tokens_total") == tally.hit
+            return counter("prefix_queried_tokens_total")
+
+    assert looked_up(True) == 180
+    assert looked_up(True, prompt_logprobs=1) == 120
+    assert looked_up(False) == 0

@@ -16,7 +16,7 @@ import pytest
 from kvledger.words import FindingKind
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
-from kvledger_agent.observation import Finding
+from kvledger_agent.finding import Finding
 from tests.vllm.conductor import Conductor
 from tests.vllm.defects import DOUBLE_FREE, LOST_DECREF, SKIPPED_FREE
 from tests.vllm.load import client, prompt

@@ -1,6 +1,7 @@
 """An engine core in a process of its own, without an engine: `python -m tests.vllm_plugin.core DIRECTORY REQUESTS`.
 
-Attaches, lets its mirror stand still, publishes so many arrivals, says the mirror's process id, and waits for its end.
+Attaches, lets its mirror stand still, publishes so many arrivals, and forks a child that goes on without it. Says the
+process ids of mirror and child, and waits for its end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def main(directory: Path, requests: int) -> None:
     for number in range(requests):
         scheduler.add_request(Asked(f"r{number}", 5))
     assert instrument.switch.on, instrument.switch.why
-    print(instrument.mirror.pid, flush=True)
+    child = os.fork()
+    if child:
+        print(instrument.mirror.pid, child, flush=True)
     signal.pause()
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvledger_vllm import kernel
 from kvledger_vllm.channel import Receiver, Sender
 
 SIZE, FOR_EVER = 1000, 60.0
@@ -101,7 +102,7 @@ def test_the_bell_is_rung_for_a_reader_that_sleeps_and_for_no_other(asleep: bool
 
 def test_a_nap_ends_when_the_bell_is_rung_or_the_writer_is_gone() -> None:
     writer = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    descriptor = os.pidfd_open(writer.pid)
+    descriptor = kernel.process(writer.pid)
     sender = Sender.create(SIZE)
     receiver = Receiver(sender.memory, sender.bell)
     ring = threading.Timer(0.05, sender.ring)

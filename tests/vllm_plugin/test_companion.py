@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import select
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from marshal import dumps
 from pathlib import Path
 
@@ -20,10 +21,11 @@ import pytest
 
 from kvledger import segment
 from kvledger.reader import Reader
+from kvledger.segment import SUFFIX
 from kvledger.snapshot import Sample
 from kvledger.source import MemorySource
 from kvledger_vllm import attach as attaching
-from kvledger_vllm import channel
+from kvledger_vllm import channel, kernel
 from kvledger_vllm.attach import Instrument, attach
 from kvledger_vllm.settings import Settings
 from tests.vllm_plugin.fakes import Scheduler
@@ -67,6 +69,18 @@ def stopped(instrument: Instrument) -> Iterator[None]:
     os.kill(pid, signal.SIGCONT)
 
 
+def descriptors() -> set[str]:
+    """What this process has open, by what it is; a ledger's own file and mapping live as long as its instrument."""
+    gc.collect()
+    names = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            name = os.readlink(path)
+            if SUFFIX not in name and not name.endswith("/fd"):
+                names.add(f"{path.name} {name}")
+    return names
+
+
 def await_end(pid: int, seconds: float = 30.0) -> None:
     try:
         process = os.pidfd_open(pid)
@@ -108,6 +122,21 @@ def test_a_mirror_that_is_killed_is_noticed_told_once_and_missed_by_nobody(
     assert sample_of(instrument).instrument_failure == instrument.switch.why
     assert "add_request" not in vars(scheduler)
     assert len(scheduler.requests) >= 10
+
+
+def test_an_engine_that_falls_idle_looks_whether_its_mirror_lives_since_it_may_say_nothing_more_for_hours(
+    instrument: Instrument, scheduler: Scheduler
+) -> None:
+    assert instrument.mirror is not None
+    arrive(scheduler, 0, 1)
+    os.kill(pid_of(instrument), signal.SIGKILL)
+    await_end(pid_of(instrument))
+    instrument.mirror._looked_ns = time.monotonic_ns() + 10**12  # it has looked just now
+    arrive(scheduler, 1, 1)
+    assert instrument.switch.why == ""
+    for name in ("r0", "r1"):
+        scheduler.abort(name)
+    assert "the mirror ended" in instrument.switch.why
 
 
 def test_a_mirror_that_stood_still_applies_everything_when_it_goes_on(
@@ -181,7 +210,7 @@ def test_what_a_killed_engine_core_had_said_is_applied_and_no_mirror_outlives_it
     command = [sys.executable, "-m", "tests.vllm_plugin.core", str(directory), "200"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as core:
         assert core.stdout is not None
-        mirror = int(core.stdout.readline())
+        mirror, child = map(int, core.stdout.readline().split())
         (path,) = directory.glob("*.kvledger")
         assert segment.writer_of(path) == core.pid, "the lock is the core's"
         core.kill()
@@ -189,6 +218,7 @@ def test_what_a_killed_engine_core_had_said_is_applied_and_no_mirror_outlives_it
         assert segment.writer_of(path) is None, "dead, whatever the mirror still does"
         os.kill(mirror, signal.SIGCONT)
         await_end(mirror)
+        os.kill(child, signal.SIGKILL)  # which was no reason to stay
     with Reader.open(path) as reader:
         sample = reader.sample()
     assert (len(sample.slots), sample.control["closed"], sample.instrument_failure) == (200, 0, None)
@@ -207,3 +237,83 @@ def test_a_mirror_ignores_what_a_terminal_sends_and_is_small(instrument: Instrum
     assert private < MOST_MEBIBYTES * 1024, f"{private} KiB"
     mapped = (process / "maps").read_text()
     assert not [name for name in ("/libtorch", "/vllm/") if name in mapped.lower()]
+
+
+@pytest.fixture
+def plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was built for an old C library, which uv's and conda's are."""
+    for module, name in ((os, "memfd_create"), (os, "pidfd_open"), (signal, "pidfd_send_signal")):
+        monkeypatch.delattr(module, name)
+
+
+@pytest.mark.usefixtures("plain_python")
+def test_a_python_that_lacks_the_newer_calls_of_the_kernel_is_no_hindrance(
+    scheduler: Scheduler, directory: Path
+) -> None:
+    instrument = attach(scheduler, Settings(directory=directory))
+    arrive(scheduler, 0, 5)
+    assert instrument.await_applied(), instrument.switch.why
+    assert len(sample_of(instrument).slots) == 5
+    os.kill(pid_of(instrument), signal.SIGSTOP)
+    assert instrument.mirror is not None
+    instrument.mirror.end(0)
+
+
+def test_a_kernel_that_lacks_them_is_named_with_what_to_do_and_leaves_nothing_open(
+    scheduler: Scheduler, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descriptors()
+    monkeypatch.setattr(kernel, "_PIDFD_OPEN", 9_999)
+    instrument = attach(scheduler, Settings(directory=directory))
+    assert instrument.switch.why.startswith(
+        "InstrumentError: pidfd_open: Function not implemented: the mirror needs Linux"
+    )
+    assert sample_of(instrument).instrument_failure == instrument.switch.why
+    arrive(scheduler, 0, 1)
+    assert list(scheduler.requests) == ["r0"]
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("end", ["stopped", "failed"])
+def test_an_instrument_that_is_over_has_given_back_every_descriptor_but_its_ledgers(
+    scheduler: Scheduler, directory: Path, end: str
+) -> None:
+    before = descriptors()
+    instrument = attach(scheduler, Settings(directory=directory))
+    arrive(scheduler, 0, 5)
+    assert instrument.await_applied(), instrument.switch.why
+    assert descriptors() > before
+    if end == "stopped":
+        assert instrument.stop is not None
+        instrument.stop()
+    else:
+        scheduler.schedule()
+    assert not instrument.switch.on
+    assert instrument.await_applied()
+    assert descriptors() == before
+
+
+def test_descriptors_beyond_the_first_1024_serve_as_well(scheduler: Scheduler, directory: Path) -> None:
+    with ExitStack() as stack:
+        while stack.enter_context(Path("/dev/null").open()).fileno() < 1100:
+            pass
+        instrument = attach(scheduler, Settings(directory=directory))
+        arrive(scheduler, 0, 5)
+        assert instrument.await_applied(), instrument.switch.why
+        assert instrument.stop is not None
+        instrument.stop()
+    assert instrument.switch.why == ""
+    await_end(pid_of(instrument))
+
+
+def test_what_lies_in_the_directory_that_the_engine_runs_in_is_not_taken_for_pythons_own(
+    scheduler: Scheduler, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("numpy", "logging", "marshal", "select", "kvledger"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')\n")
+    monkeypatch.chdir(tmp_path)
+    instrument = attach(scheduler, Settings(directory=directory))
+    assert instrument.await_applied(), instrument.switch.why
+    assert instrument.stop is not None
+    instrument.stop()
+    assert instrument.switch.why == ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -155,6 +156,33 @@ def test_what_a_hook_cannot_note_switches_the_instrument_off_and_does_not_reach_
     assert "request_id" in instrument.switch.why
 
 
+ANOTHER_MANNER: dict[str, Callable[[Scheduler], Any]] = {
+    "get_new_blocks": lambda s: [block.block_id for block in s.kv_cache_manager.block_pool.get_new_blocks(count=2)],
+    "touch": lambda s: s.kv_cache_manager.block_pool.touch(blocks=iter(s.kv_cache_manager.block_pool.blocks[1:3])),
+    "free_blocks": lambda s: s.kv_cache_manager.block_pool.free_blocks(blocks=iter(s.running[0].blocks)),
+    "free": lambda s: s.kv_cache_manager.free(request=s.running[0]),
+    "add_request": lambda s: s.add_request(request=request("two")),
+    "finish_requests": lambda s: len(s.finish_requests(request_ids=["one"], status=None)),
+    "update_from_output": lambda s: s.update_from_output("output", computed="computed"),
+}
+
+
+@pytest.mark.parametrize("name", ANOTHER_MANNER)
+def test_a_call_in_another_manner_than_this_vllms_reaches_the_engine_all_the_same(
+    instrument: Instrument, scheduler: Scheduler, name: str
+) -> None:
+    """A version may give by name what those before gave by position."""
+    states = []
+    for engine in (scheduler, Scheduler()):
+        pool = engine.kv_cache_manager.block_pool
+        engine.running = [SimpleNamespace(request_id="one", blocks=pool.get_new_blocks(2))]
+        engine.add_request(request("one"))
+        answer = ANOTHER_MANNER[name](engine)
+        states.append((answer, [block.ref_cnt for block in pool.blocks], list(engine.requests)))
+    assert states[0] == states[1]
+    assert instrument.switch.on or "Error" in instrument.switch.why
+
+
 def test_numbers_beyond_the_ledgers_are_the_largest_it_has(instrument: Instrument, scheduler: Scheduler) -> None:
     endless = request("one")
     endless.max_tokens = 1 << 40
@@ -220,6 +248,14 @@ def test_without_a_place_for_a_ledger_the_engine_runs_without_one(scheduler: Sch
     assert scheduler.schedule() == "output"
 
 
+@pytest.mark.parametrize("place", ["/proc/kvledger", "/dev/null/kvledger", "/sys/kvledger"])
+def test_where_nothing_can_be_made_the_engine_runs_without_a_ledger(scheduler: Scheduler, place: str) -> None:
+    attached = attach(scheduler, Settings(directory=Path(place)))
+    assert (attached.switch.on, attached.ledger, attached.mirror) == (False, None, None)
+    assert place in attached.switch.why
+    assert scheduler.schedule() == "output"
+
+
 def test_a_second_engine_of_the_same_name_is_not_mirrored_and_says_so(instrument: Instrument, directory: Path) -> None:
     second = attach(Scheduler(), Settings(directory=directory))
     assert instrument.switch.on
@@ -234,6 +270,10 @@ def test_nothing_happens_where_no_directory_is_named(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", ["many", "inf", "-inf", "nan", "1e999", "-3", ""])
-def test_settings_that_are_no_numbers_count_as_not_given(number: str) -> None:
+def test_settings_that_are_no_numbers_count_as_not_given_and_are_warned_of(
+    number: str, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = Settings.from_environment({"KVLEDGER_DIR": "/dev/shm/x", "KVLEDGER_MAX_REQUESTS": number})
     assert settings == Settings(directory=Path("/dev/shm/x"))
+    warned = [f"KVLEDGER_MAX_REQUESTS={number!r} is no number of requests and is ignored: use a whole number"]
+    assert caplog.messages == (warned if number else [])

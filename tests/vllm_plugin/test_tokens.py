@@ -49,6 +49,18 @@ def test_every_count_is_right_after_every_call_however_many_steps_are_in_flight(
         assert rig.seen() == rig.true(), f"step {step}"
 
 
+def test_a_part_of_a_prompt_is_progress_though_nobody_has_a_token_of_it_yet() -> None:
+    rig = TokenRig()
+    rig.admit(Asked("long", 64))
+
+    for _ in range(3):
+        output = rig.schedule({"long": 16})
+        scheduled = rig.reader.sample().stats.whole("last_token_ns")
+        rig.update(output, [])
+        assert rig.reader.sample().stats.whole("last_token_ns") > scheduled
+    assert rig.generated() == 0
+
+
 def test_requests_that_do_the_same_step_after_step_are_told_of_together() -> None:
     rig, names = TokenRig(), list("abcd")
     for name in names:

@@ -69,7 +69,7 @@ class TokenRig:
         self.ledger = Ledger.in_memory(limits, clock=clock)
         self.scheduler, self.notes = Scheduler(), Notes()
         self.channel = Straight(self.ledger, clock)
-        self.tap = Tap(self.scheduler, self.notes, self.channel, lambda _: "")  # type: ignore[arg-type]
+        self.tap = Tap(self.scheduler, self.notes, self.channel, lambda _, surely: "")  # type: ignore[arg-type]
         self.reader = Reader.over(MemorySource(self.ledger.image))
         self._new: list[str] = []
         self.tap.rare.want_all()

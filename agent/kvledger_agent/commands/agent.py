@@ -18,7 +18,7 @@ from aiohttp import web
 from kvledger_agent.agent import Agent
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.config import AGENT_PREFIX, DIRECTORY_VARIABLE, AgentConfig, default_directory, otlp_url, resolve
-from kvledger_agent.documents import snapshot_document
+from kvledger_agent.documents import snapshot_document, unreadable_rows
 from kvledger_agent.errors import AgentError
 from kvledger_agent.extras import missing_extra
 from kvledger_agent.http import make_app
@@ -44,27 +44,6 @@ class AgentCommand:
         """Add the settings; what is not given comes from the environment, then from the defaults of `AgentConfig`."""
         add_json_flag(parser)
         defaults = AgentConfig(directory=default_directory({}))
-        known: list[tuple[str, type[Any], str]] = [
-            ("host", str, f"address to listen on ({defaults.host})"),
-            ("port", int, f"port to listen on; 0 picks a free one ({defaults.port})"),
-            ("interval-seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
-            (
-                "stale-after-seconds",
-                float,
-                f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
-            ),
-            ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
-            ("scrape-interval-seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
-            ("scrape-timeout-seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
-            (
-                "verdict-window",
-                float,
-                f"seconds of the past that a verdict is judged over ({defaults.verdict_window_seconds:g})",
-            ),
-            ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
-            ("otlp-interval-seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
-            ("otlp-timeout-seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
-        ]
         parser.add_argument(
             "--directory", type=Path, help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})"
         )
@@ -74,7 +53,7 @@ class AgentCommand:
             metavar="[NAME=]URL",
             help="watch an engine by the page it serves, such as http://127.0.0.1:8000; may be given more than once",
         )
-        for name, kind, text in known:
+        for name, kind, text in _settings(defaults):
             parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
         parser.add_argument(
             "--once",
@@ -91,8 +70,7 @@ class AgentCommand:
         or `MissingExtra` for --otlp without what it needs.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        given = {"scrape": tuple(args.scrape) if args.scrape else None, "verdict_window_seconds": args.verdict_window}
-        config = resolve(vars(args) | given)
+        config = resolve(vars(args) | {"scrape": tuple(args.scrape) if args.scrape else None})
         with closing(Agent(config)) as agent:
             if args.once:
                 agent.sample_once()
@@ -107,9 +85,35 @@ class AgentCommand:
 COMMAND = AgentCommand()
 
 
+def _settings(defaults: AgentConfig) -> list[tuple[str, type[Any], str]]:
+    """Every setting that is one word or number: its flag, its type, and what it says, with the default."""
+    return [
+        ("host", str, f"address to listen on ({defaults.host})"),
+        ("port", int, f"port to listen on; 0 picks a free one ({defaults.port})"),
+        ("interval-seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
+        (
+            "stale-after-seconds",
+            float,
+            f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
+        ),
+        ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
+        ("scrape-interval-seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
+        ("scrape-timeout-seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
+        (
+            "verdict-window-seconds",
+            float,
+            f"seconds of the past that a verdict is judged over ({defaults.verdict_window_seconds:g})",
+        ),
+        ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
+        ("otlp-interval-seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
+        ("otlp-timeout-seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
+    ]
+
+
 def _print_once(agent: Agent, *, as_json: bool) -> None:
     if as_json:
-        print_json({"engines": [snapshot_document(observation) for observation in agent.fleet.observations]})
+        engines = [snapshot_document(observation) for observation in agent.fleet.observations]
+        print_json({"engines": engines, "unreadable": unreadable_rows(agent.fleet.sources)})
     else:
         sys.stdout.write(agent.metrics_text())
 

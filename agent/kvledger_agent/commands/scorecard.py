@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 
 from rich.console import Group
 
 from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.documents import unreadable_rows
 from kvledger_agent.errors import UsageError
-from kvledger_agent.looking import add_where_flags, looking
+from kvledger_agent.looking import add_where_flags, looking, say_unreadable
 from kvledger_agent.plain import plain
 from kvledger_agent.scorecard import scorecard
 from kvledger_agent.scorecard_table import scorecard_table
@@ -48,13 +48,10 @@ class ScorecardCommand:
             observations, health = look()
         cards = [scorecard(observation) for observation in observations]
         if args.json:
-            print_json({"engines": plain(cards)})
+            print_json({"engines": plain(cards), "unreadable": unreadable_rows(health)})
         else:
             console().print(Group(*map(scorecard_table, cards)))
-        unreadable = [source for source in health if source.error is not None]
-        for source in unreadable:
-            print(f"{source.source}  {source.status}: {source.error}", file=sys.stderr)
-        return int(bool(unreadable))
+        return say_unreadable(health)
 
 
 COMMAND = ScorecardCommand()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 
 from rich.console import Group
 
 from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.documents import unreadable_rows
 from kvledger_agent.errors import UsageError
-from kvledger_agent.looking import add_where_flags, looking
+from kvledger_agent.looking import add_where_flags, looking, say_unreadable
 from kvledger_agent.plain import plain
 from kvledger_agent.screen import console
 from kvledger_agent.sharing_table import SHOWN, sharing_table
@@ -43,16 +43,12 @@ class SharingCommand:
         with looking(args.directory, args.ledger) as look:
             observations, health = look()
         if args.json:
-            print_json(
-                {"engines": [{"id": seen.identity.key, "sharing": plain(seen.sharing)} for seen in observations]}
-            )
+            engines = [{"id": seen.identity.key, "sharing": plain(seen.sharing)} for seen in observations]
+            print_json({"engines": engines, "unreadable": unreadable_rows(health)})
         else:
             tables = [sharing_table(seen.identity.key, seen.sharing, most=args.most) for seen in observations]
             console().print(Group(*tables))
-        unreadable = [source for source in health if source.error is not None]
-        for source in unreadable:
-            print(f"{source.source}  {source.status}: {source.error}", file=sys.stderr)
-        return int(bool(unreadable))
+        return say_unreadable(health)
 
 
 COMMAND = SharingCommand()

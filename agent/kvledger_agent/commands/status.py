@@ -7,7 +7,6 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,8 +15,8 @@ from rich.text import Text
 
 from kvledger.words import Verdict
 from kvledger_agent.command import add_json_flag, print_json
-from kvledger_agent.documents import snapshot_document
-from kvledger_agent.fleet import SourceHealth
+from kvledger_agent.documents import snapshot_document, unreadable_rows
+from kvledger_agent.fleet import SourceHealth, unreadable
 from kvledger_agent.looking import Look, add_where_flags, looking
 from kvledger_agent.observation import Observation
 from kvledger_agent.patience import INTERVAL_SECONDS, look_until_decided
@@ -78,31 +77,23 @@ class Status:
         return self.observations
 
     @property
-    def unreadable(self) -> Iterator[SourceHealth]:
-        """Sources without an observation."""
-        return (source for source in self.health if source.error is not None)
-
-    @property
     def exit_code(self) -> int:
         """1 for a finding, an open suspicion, a frozen or stalled engine, or a ledger that cannot be read."""
         troubled = any(
             o.has_findings or o.in_doubt or (o.verdict and o.verdict.verdict in _TROUBLE) for o in self.observations
         )
-        return int(troubled or any(self.unreadable))
+        return int(troubled or bool(unreadable(self.health)))
 
     def document(self) -> dict[str, Any]:
         """The look as JSON data."""
         return {
             "engines": [snapshot_document(observation) for observation in self.observations],
-            "unreadable": [
-                {"id": source.source, "path": source.path, "status": source.status, "error": source.error}
-                for source in self.unreadable
-            ],
+            "unreadable": unreadable_rows(self.health),
         }
 
     def screen(self) -> RenderableType:
         """The look for people."""
-        lost = (Text(f"{s.source}  {s.status}: {s.error}", style="red") for s in self.unreadable)
+        lost = (Text(f"{s.source}  {s.status}: {s.error}", style="red") for s in unreadable(self.health))
         return Group(*map(engine_panel, self.observations), *lost)
 
 

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.profiles import PROFILES
+from kvledger_agent.screen import console
 from kvledger_agent.up.parts import EXPLORER, MONITOR, Kind
 from kvledger_agent.up.run import Run
 from kvledger_agent.up.settings import UpSettings, find_trace
@@ -68,7 +67,7 @@ class UpCommand:
         if args.json:
             print_json(summary)
         else:
-            Console().print(render(summary))
+            console().print(render(summary))
         return 1 if summary.problems else 0
 
 

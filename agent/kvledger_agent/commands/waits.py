@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 
 from rich.console import Group
 
 from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.documents import unreadable_rows
 from kvledger_agent.errors import UsageError
-from kvledger_agent.looking import add_where_flags, looking_closely
+from kvledger_agent.looking import add_where_flags, looking_closely, say_unreadable
 from kvledger_agent.plain import plain
 from kvledger_agent.screen import console
 from kvledger_agent.verdict.judge import WINDOW_SECONDS
@@ -48,13 +48,11 @@ class WaitsCommand:
         with looking_closely(args.directory, args.ledger) as (sources, health):
             views = {source.identity.key: source.waits(args.window) for source in sources}
         if args.json:
-            print_json({"engines": [{"id": key, "waits": plain(view)} for key, view in views.items()]})
+            engines = [{"id": key, "waits": plain(view)} for key, view in views.items()]
+            print_json({"engines": engines, "unreadable": unreadable_rows(health)})
         else:
             console().print(Group(*(waits_table(key, view) for key, view in views.items())))
-        unreadable = [source for source in health if source.error is not None]
-        for source in unreadable:
-            print(f"{source.source}  {source.status}: {source.error}", file=sys.stderr)
-        return int(bool(unreadable))
+        return say_unreadable(health)
 
 
 COMMAND = WaitsCommand()

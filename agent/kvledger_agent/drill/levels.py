@@ -13,6 +13,7 @@ from kvledger_agent.scrape.endpoint import parse_endpoint
 from kvledger_agent.scrape.errors import ScrapeFailed
 from kvledger_agent.scrape.reading import EngineReading
 from kvledger_agent.scrape.scrape_source import Scraper
+from kvledger_agent.sums import sum_if_known
 
 POOL, REQUESTS = "active blocks of the pool", "running and waiting requests"
 READ_ERRORS = (ClientError, ScrapeFailed)
@@ -43,6 +44,10 @@ class Level:
     def present(self) -> int:
         """Requests that run or wait, as far as that is known."""
         return (self.running or 0) + (self.waiting or 0)
+
+    def is_back_to(self, blocks: float) -> bool:
+        """Whether nobody is there and no more than `blocks` are active; never where a signal is missing."""
+        return self.blocks is not None and not self.missing and not self.present and self.blocks <= blocks
 
 
 class Levels(Protocol):
@@ -104,9 +109,9 @@ class PageLevels:
         """One scrape."""
         readings = self._scraper.scrape().readings
         return Level(
-            blocks=_total(_active(reading) for reading in readings),
-            running=_whole(_total(reading.running for reading in readings)),
-            waiting=_whole(_total(reading.waiting for reading in readings)),
+            blocks=sum_if_known(_active(reading) for reading in readings),
+            running=sum_if_known(reading.running for reading in readings),
+            waiting=sum_if_known(reading.waiting for reading in readings),
             stamp=min(reading.monotonic_ns for reading in readings),
         )
 
@@ -118,20 +123,6 @@ def _active(reading: EngineReading) -> float | None:
     if reading.usage_ratio is None or reading.capacity_blocks is None:
         return None
     return round(reading.usage_ratio * reading.capacity_blocks)
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    """The sum, None as soon as one is unknown."""
-    total = 0.0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _in_states(rows: Iterable[Mapping[str, Any]] | None, states: tuple[RequestState, ...]) -> int | None:

@@ -88,7 +88,7 @@ class _Drill:
         outcome = Outcome.NOT_BACK if seconds is None else Outcome.CAME_BACK
         held = sum(client.held for client in clients)
         if watch.trouble is not None:
-            outcome, why = Outcome.CANNOT_TELL, f"{watch.trouble}"
+            outcome, why = Outcome.CANNOT_TELL, watch.trouble
         elif not held and watch.highest <= level:
             outcome, why = Outcome.CANNOT_TELL, f"no client held a block: {_endings(clients)}"
         after = watch.last
@@ -152,7 +152,7 @@ class _Drill:
         if found is not None and not found.missing:
             return found, None
         if found is not None:
-            return None, f"{self._levels.source} does not tell: {', '.join(found.missing)}"
+            return None, self._untold(found)
         if watch.last is None or watch.trouble is not None:
             return None, f"no reading: {watch.trouble}"
         return None, f"{watch.last.present} requests of others are there: a drill needs a server without traffic"
@@ -163,7 +163,7 @@ class _Drill:
         found = await self._until(
             lambda: False,
             watch,
-            lambda now: now.stamp > stamp and not now.present and (now.blocks or 0.0) <= level,
+            lambda now: now.stamp > stamp and now.is_back_to(level),
             nudge=self._levels.moves_with_steps,
         )
         if found is not None:
@@ -172,10 +172,16 @@ class _Drill:
         if last is None or last.stamp <= stamp:
             watch.trouble = watch.trouble or f"{self._levels.source} has had no new sample"
             return None, None
+        if last.missing:
+            watch.trouble = self._untold(last)
+            return None, None
         more = (last.blocks or 0.0) - level
         stays = f"{more:g} blocks more than before" if more > 0 else f"{last.present} requests are still there"
         named = f", findings: {', '.join(last.findings)}" if last.findings else ""
         return None, f"{stays} after {self._plan.patience_seconds:g} s{named}"
+
+    def _untold(self, level: Level) -> str:
+        return f"{self._levels.source} does not tell: {', '.join(level.missing)}"
 
     async def _stamp(self, watch: _Watch) -> int:
         """That of a reading now. What has happened until now is in every reading with a larger one."""

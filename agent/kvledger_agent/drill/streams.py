@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 
 import aiohttp
 
 from kvledger_agent.drill.plan import DrillPlan
 from kvledger_agent.load.arrivals import Arrival
-from kvledger_agent.load.client import api_root
+from kvledger_agent.load.body import BodyWriter
+from kvledger_agent.load.client import api_root, bounded_body
 from kvledger_agent.load.outcome import HTTP_OK, Ending, ending_of_status, failed
+from kvledger_agent.load.plan import RequestOptions
 from kvledger_agent.load.stream import CompletionStream
 from kvledger_agent.load.tokens import PromptWriter
-
-MAX_ERROR_BODY_BYTES = 64 * 1024
 
 
 class Client:
@@ -37,12 +36,10 @@ class Client:
         """Wait for its end."""
         await asyncio.wait([self._task])
 
-    async def drop(self) -> bool:
-        """Close the connection. Returns whether it was still open."""
-        was_open = not self._task.done()
+    async def drop(self) -> None:
+        """Close the connection, if it is open."""
         self._task.cancel()
         await asyncio.wait([self._task])
-        return was_open
 
     async def _run(self, session: aiohttp.ClientSession, url: str, body: bytes) -> None:
         now = asyncio.get_running_loop().time
@@ -50,9 +47,7 @@ class Client:
             async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
                 try:
                     if response.status != HTTP_OK:
-                        self.ending = ending_of_status(
-                            response.status, await response.content.read(MAX_ERROR_BODY_BYTES)
-                        )
+                        self.ending = ending_of_status(response.status, await bounded_body(response))
                         return
                     async for data in response.content.iter_any():
                         self.stream.feed(data, now())
@@ -75,8 +70,9 @@ class Clients:
     def __init__(self, session: aiohttp.ClientSession, url: str, model: str, plan: DrillPlan) -> None:
         self._session, self._plan = session, plan
         self._url = f"{api_root(url)}/v1/completions"
-        self._model = model
-        self._writer = PromptWriter(seed=plan.seed, prompt_as=plan.prompt_as, below=plan.token_ids_below)
+        prompts = PromptWriter(seed=plan.seed, prompt_as=plan.prompt_as, below=plan.token_ids_below)
+        options = RequestOptions(ignore_eos=plan.ignore_eos, ask_usage=False)
+        self._bodies = BodyWriter(model=model, options=options, prompts=prompts)
 
     def open(
         self, numbers: Iterable[int], *, max_tokens: int | None = None, prompt_tokens: int | None = None
@@ -86,16 +82,12 @@ class Clients:
 
     def _body(self, number: int, max_tokens: int | None, prompt_tokens: int | None) -> bytes:
         plan = self._plan
-        arrival = Arrival(
-            serial=number,
-            at_seconds=0.0,
-            prompt_tokens=plan.prompt_tokens if prompt_tokens is None else prompt_tokens,
-            output_tokens=plan.max_tokens if max_tokens is None else max_tokens,
-            tenant="drill",
-            request_class="default",
+        return self._bodies.write(
+            Arrival(
+                serial=number,
+                at_seconds=0.0,
+                prompt_tokens=plan.prompt_tokens if prompt_tokens is None else prompt_tokens,
+                output_tokens=plan.max_tokens if max_tokens is None else max_tokens,
+                tenant="drill",
+            )
         )
-        extra = ', "ignore_eos": true' if plan.ignore_eos else ""
-        return (
-            f'{{"model": {json.dumps(self._model)}, "stream": true, "temperature": 0.0{extra}, '
-            f'"max_tokens": {arrival.output_tokens}, "prompt": {self._writer.json(arrival)}}}'
-        ).encode()

@@ -61,7 +61,7 @@ def resource_of(config: AgentConfig) -> Resource:
     host = platform.node()
     own: dict[str, str] = {
         "service.name": SERVICE,
-        "service.version": process.versions()[0],
+        "service.version": process.version(),
         "service.instance.id": str(uuid.uuid5(_INSTANCES, f"{host}/{config.directory}/{config.port}")),
         "host.name": host,
         "host.arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
@@ -134,7 +134,7 @@ class OtlpMetrics:
         self._provider = MeterProvider(
             [self._reader], self._resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False
         )
-        meter = self._provider.get_meter(SCOPE, process.versions()[0])
+        meter = self._provider.get_meter(SCOPE, process.version())
         for family in catalog.FAMILIES:
             if family.kind is Kind.HISTOGRAM:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
@@ -126,7 +127,7 @@ _SOURCE: Mapping[str, Callable[[SourceHealth, int], float | None]] = {
 }
 
 _PROCESS: Mapping[str, Callable[[], tuple[Labels, float]]] = {
-    "build_info": lambda: (process.versions(), 1.0),
+    "build_info": lambda: ((process.version(), platform.python_version()), 1.0),
     "agent_cpu_seconds_total": lambda: ((), process.cpu_seconds()),
     "agent_memory_bytes": lambda: ((), float(process.memory_bytes())),
 }

@@ -1,6 +1,7 @@
 """One request against an OpenAI-compatible endpoint, with its client's fate. Never raises for a peer's fault.
 
-The only module that knows aiohttp's client. The API key comes from the environment (KVLEDGER_API_KEY), never from argv.
+Of the load's modules the only one that knows aiohttp's client. The API key comes from the environment
+(KVLEDGER_API_KEY), never from argv.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import aiohttp
 
 from kvledger_agent.errors import EndpointError, UsageError
 from kvledger_agent.load.arrivals import Arrival, Fate, FateKind
+from kvledger_agent.load.body import BodyWriter
 from kvledger_agent.load.outcome import HTTP_OK, Ending, EndKind, Outcome, ending_of_status, failed
 from kvledger_agent.load.plan import RequestOptions
 from kvledger_agent.load.stream import CompletionStream, gaps_seconds
@@ -62,7 +64,7 @@ async def first_model(session: aiohttp.ClientSession, base_url: str, *, within_s
     url = f"{api_root(base_url)}/v1/models"
     try:
         async with asyncio.timeout(within_seconds), session.get(url) as response:
-            return str(json.loads(await _bounded_body(response))["data"][0]["id"])
+            return str(json.loads(await bounded_body(response))["data"][0]["id"])
     except (aiohttp.ClientError, OSError) as error:
         reason = str(error) or type(error).__name__
         raise EndpointError(f"{url}: {reason}; start the endpoint, or name its model to skip this question") from error
@@ -86,13 +88,7 @@ class CompletionClient:
         self._session = session
         self._url = f"{api_root(base_url)}/v1/completions"
         self._options = options
-        self._writer = writer
-        fields: dict[str, object] = {"model": model, "stream": True, "temperature": 0.0}
-        if options.ask_usage:
-            fields["stream_options"] = {"include_usage": True}
-        if options.ignore_eos:
-            fields["ignore_eos"] = True
-        self._fields = json.dumps(fields)[:-1]
+        self._bodies = BodyWriter(model=model, options=options, prompts=writer)
 
     async def send(self, arrival: Arrival, *, intended_seconds: float) -> Outcome:
         """Send one request and follow it to its end, or to its fate.
@@ -102,11 +98,11 @@ class CompletionClient:
             intended_seconds: when it should have been sent, in the event loop's time; all latencies count from there.
         """
         now = asyncio.get_running_loop().time
-        body = f'{self._fields}, "max_tokens": {arrival.output_tokens}, "prompt": {self._writer.json(arrival)}}}'
+        body = self._bodies.write(arrival)
         headers = {"Content-Type": "application/json", "X-Tenant": arrival.tenant, "X-Class": arrival.request_class}
         late_seconds = max(0.0, now() - intended_seconds)
         stream = CompletionStream()
-        ending = await self._follow(arrival.fate, stream, body.encode(), headers)
+        ending = await self._follow(arrival.fate, stream, body, headers)
         ended_seconds = now() if stream.ended_seconds is None else stream.ended_seconds
         times = stream.token_times
         return Outcome(
@@ -143,7 +139,7 @@ class CompletionClient:
         now = asyncio.get_running_loop().time
         async with self._session.post(self._url, data=body, headers=headers) as response:
             if response.status != HTTP_OK:
-                return ending_of_status(response.status, await _bounded_body(response))
+                return ending_of_status(response.status, await bounded_body(response))
             if response.content_type != "text/event-stream":
                 return failed("not_a_stream")
             async for data in response.content.iter_any():
@@ -157,7 +153,8 @@ class CompletionClient:
         return stream.close()
 
 
-async def _bounded_body(response: aiohttp.ClientResponse) -> bytes:
+async def bounded_body(response: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer, or of a longer one at least its first `MAX_ERROR_BODY_BYTES`, however it comes."""
     body = b""
     while len(body) < MAX_ERROR_BODY_BYTES and (part := await response.content.readany()):
         body += part

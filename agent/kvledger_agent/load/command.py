@@ -20,6 +20,7 @@ from kvledger_agent.load.plan import LoadPlan
 from kvledger_agent.load.report import LoadReport, render
 from kvledger_agent.load.runner import OnProgress, Stop, drive
 from kvledger_agent.load.tally import Progress
+from kvledger_agent.screen import console
 
 SPARE_FILES = 64
 
@@ -45,7 +46,7 @@ class LoadCommand:
         if args.json:
             print_json(report)
         else:
-            Console().print(render(report))
+            console().print(render(report))
         _warn(report)
         return 1 if report.failed else 0
 
@@ -75,8 +76,8 @@ async def _until_signalled(plan: LoadPlan, url: str) -> LoadReport:
 
 
 def _progress() -> AbstractContextManager[OnProgress | None]:
-    console = Console(stderr=True)
-    return _ProgressLine(console) if console.is_terminal else nullcontext(None)
+    stderr = Console(stderr=True)
+    return _ProgressLine(stderr) if stderr.is_terminal else nullcontext(None)
 
 
 class _ProgressLine(AbstractContextManager[OnProgress]):

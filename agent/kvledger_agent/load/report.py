@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -78,10 +76,6 @@ class LoadReport:
     request_duration: LatencySummary
     no_token_duration: LatencySummary
     generator_lateness: LatencySummary
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data; keys are the attributes' names."""
-        return dataclasses.asdict(self)
 
 
 def report_of(

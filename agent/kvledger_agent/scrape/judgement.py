@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kvledger.words import FindingKind, Reason, Verdict
-from kvledger_agent.observation import Finding, Observation, VerdictView
+from kvledger_agent.finding import Finding
+from kvledger_agent.observation import Observation, VerdictView
 from kvledger_agent.scrape.profile import EngineProfile
 from kvledger_agent.verdict.judge import Judge
 from kvledger_agent.verdict.rulings import Ruling

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kvledger.snapshot import ReadStatus
+from kvledger.status import ReadStatus
 from kvledger.words import FindingKind, PreemptionMode, RequestClass, RequestState
+from kvledger_agent.finding import Finding
 from kvledger_agent.observation import (
     SCRAPED,
     Clock,
-    Finding,
     GroupView,
     HistogramView,
     Identity,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Shape(StrEnum):
@@ -65,6 +66,23 @@ class FamilySpec:
     only: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     always: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneName:
+    """Writes families that have one name only, which begins with `prefix`, from the version range `since` on.
+
+    `remedy` switches them on.
+    """
+
+    prefix: str
+    remedy: str
+    since: str | None = None
+
+    def __call__(self, signal: str, name: str, *, remedy: str | None = None, **known: Any) -> FamilySpec:
+        """One such family; `known` are further fields of `FamilySpec`."""
+        names = (NameSince(self.prefix + name, since=self.since),)
+        return FamilySpec(signal=signal, names=names, remedy=remedy or self.remedy, **known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvledger_agent.fleet import SourceHealth
-from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.finding import Finding
+from kvledger_agent.fleet import INTERNAL_ERROR, SourceHealth
+from kvledger_agent.observation import Observation
 from kvledger_agent.scrape.detect import WANTED, Detected, detect
 from kvledger_agent.scrape.endpoint import Endpoint
 from kvledger_agent.scrape.errors import BadStatus, NotMetrics, ScrapeFailed, UnknownEngine
@@ -34,7 +35,7 @@ LAST_GOOD_SECONDS = 30.0
 RETRY_DOCUMENT_SECONDS = 60.0
 FORGOTTEN_SECONDS = 600.0
 """How long a rank that is no more on the page may come back and find what was known of it."""
-INTERNAL_ERROR, RANK_GONE = "internal_error", "rank_gone"
+RANK_GONE = "rank_gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.words import SYMPTOM_KINDS, FindingKind
-from kvledger_agent.observation import Finding
+from kvledger_agent.finding import Finding
 from kvledger_agent.scrape.conditions import (
     MOVING,
     Moved,
@@ -25,7 +26,6 @@ from kvledger_agent.scrape.observe import is_idle
 from kvledger_agent.scrape.profile import EngineProfile
 from kvledger_agent.scrape.reading import EngineReading
 
-NS = 1_000_000_000
 IDLE_PERIODS = 3
 
 
@@ -91,7 +91,7 @@ class SymptomTracker:
         """Count a condition that holds; once it has held long enough, it is a finding."""
         since = self._since.setdefault(kind, _Since(reading.monotonic_ns, reading.wall_ns))
         since.samples += 1
-        lasted = (reading.monotonic_ns - since.began_ns) / NS
+        lasted = (reading.monotonic_ns - since.began_ns) / NS_PER_SECOND
         if since.finding is None:
             if lasted < shown.seconds or since.samples < shown.samples or not shown.ready:
                 return

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvledger.snapshot import ReadStatus, Sample
-from kvledger.status import frozen_after_seconds
+from kvledger.snapshot import Sample
+from kvledger.status import ReadStatus, frozen_after_seconds
 from kvledger.words import FindingKind, Reason, RequestState
-from kvledger_agent.observation import Finding
+from kvledger_agent.finding import Finding
 from kvledger_agent.verdict.rulings import Ruling
 
 _AT_WORK = (ReadStatus.OK, ReadStatus.IDLE)
@@ -35,7 +35,8 @@ def emergency(sample: Sample, findings: tuple[Finding, ...], violations: Mapping
         waiting = int(sample.slots.waiting.sum())
         return Ruling(
             Reason.NO_PROGRESS,
-            f"{waiting} requests wait, and for {quiet_seconds:.1f} s there was no token and no admission",
+            f"{waiting} requests wait, and for {quiet_seconds:.1f} s nobody was admitted and no token was computed, "
+            "neither of a prompt nor of an answer",
         )
     if findings or any(violations.values()):
         return Ruling(Reason.LEAK, _gone(sample) + _what_is_wrong(findings, violations))
@@ -49,7 +50,7 @@ def emergency(sample: Sample, findings: tuple[Finding, ...], violations: Mapping
 
 
 def seconds_without_progress(sample: Sample) -> float | None:
-    """Time since the last token or admission, counted from when somebody began to wait; None when nobody waits."""
+    """Time since a token was computed or somebody admitted, once somebody waits; None when nobody does."""
     waiting = sample.slots.state == RequestState.WAITING
     waiting |= sample.slots.state == RequestState.PREEMPTED
     if not np.any(waiting):

@@ -18,6 +18,8 @@ class Judge:
 
     def __init__(self, window_seconds: float = WINDOW_SECONDS) -> None:
         self.window_seconds = window_seconds
+        self.allocating: float | None = None
+        """The allocator's part of the steps' time in the window, as of the last look; None where it is not known."""
         self._moments, self._steady = MomentWindow(window_seconds), Steady(window_seconds)
 
     def judge(
@@ -32,8 +34,9 @@ class Judge:
         moment = moment_of(observation, insight)
         ruling = emergency
         if moment is not None:
-            moments = self._moments.add(moment)
-            ruling = self._steady.update(emergency or rule(signals_of(moments, time)), moment.clock_ns)
+            signals = signals_of(self._moments.add(moment), time)
+            self.allocating = signals.allocating
+            ruling = self._steady.update(emergency or rule(signals), moment.clock_ns)
         assert ruling is not None, "an observation without a clock is judged by what is grave only"
         return VerdictView(
             verdict=ruling.verdict,

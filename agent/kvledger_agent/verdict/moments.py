@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.words import RequestState
-from kvledger_agent.observation import Observation, Series
+from kvledger_agent.observation import LEDGER, Observation, Series
 from kvledger_agent.verdict.holders import Holders
 from kvledger_agent.verdict.queue_head import QueueHead
 
-NS_PER_SECOND = 1_000_000_000
 _WAITING = (RequestState.WAITING.word, RequestState.PREEMPTED.word, RequestState.SWAPPED.word)
 _COUNTERS = (
     "requests_total",
@@ -19,7 +19,6 @@ _COUNTERS = (
     "recomputed_tokens_total",
     "prompt_tokens_total",
     "prefix_hit_tokens_total",
-    "prefix_queried_tokens_total",
     "prefix_queried_tokens_total",
     "generation_tokens_total",
     "engine_steps_total",
@@ -38,7 +37,8 @@ class Insight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One instant of one engine. Gauges are of the instant, `totals` and `refused` are counted since ever; None and
+    """One instant of one engine. Gauges are of the instant, `usage_ratio` without blocks that are kept for reuse;
+    `totals`, `refused` and `arrived_by_tenant` (those that have ended or were refused) are counted since ever; None and
     a missing key are unknown.
     """
 
@@ -47,12 +47,29 @@ class Moment:
     capacity_blocks: int | None = None
     active_blocks: int | None = None
     available_blocks: int | None = None
+    usage_ratio: float | None = None
     running: float | None = None
     waiting: float | None = None
+    deferred: float | None = None
     waiting_by_cause: Mapping[str, float] | None = None
     refused: Mapping[str, float] | None = None
+    arrived_by_tenant: Mapping[str, float] | None = None
     totals: Mapping[str, float] = field(default_factory=dict)
     insight: Insight | None = None
+
+    @property
+    def used(self) -> float | None:
+        """The part of the pool that is held; None where it is not known."""
+        if self.active_blocks is not None and self.capacity_blocks:
+            return self.active_blocks / self.capacity_blocks
+        return self.usage_ratio
+
+    @property
+    def room(self) -> float | None:
+        """The part of the pool that is free or kept for reuse."""
+        if self.available_blocks is not None and self.capacity_blocks:
+            return self.available_blocks / self.capacity_blocks
+        return None if self.usage_ratio is None else 1.0 - self.usage_ratio
 
 
 def moment_of(observation: Observation, insight: Insight | None = None) -> Moment | None:
@@ -67,10 +84,13 @@ def moment_of(observation: Observation, insight: Insight | None = None) -> Momen
         capacity_blocks=None if pool is None else pool.capacity_blocks,
         active_blocks=None if pool is None else pool.active_blocks,
         available_blocks=_available(observation),
+        usage_ratio=None if pool is None or pool.usage_includes_evictable is not False else pool.usage_ratio,
         running=_of_states(live, (RequestState.RUNNING.word,)),
         waiting=_of_states(live, _WAITING),
+        deferred=None if requests is None else (requests.waiting_by_reason or {}).get("deferred"),
         waiting_by_cause=None if requests is None or requests.waiting is None else _by_first(requests.waiting),
         refused=_refused(observation),
+        arrived_by_tenant=_arrived_by_tenant(observation),
         totals=_totals(observation),
         insight=insight,
     )
@@ -107,7 +127,8 @@ def _available(observation: Observation) -> int | None:
         return pool.available_blocks
     if pool.free_blocks is not None and pool.cached_blocks is not None:
         return pool.free_blocks + pool.cached_blocks
-    if pool.capacity_blocks is not None and pool.active_blocks is not None:
+    held = observation.source == LEDGER or pool.usage_includes_evictable is False
+    if held and pool.capacity_blocks is not None and pool.active_blocks is not None:
         return pool.capacity_blocks - pool.active_blocks
     return None
 
@@ -130,6 +151,17 @@ def _by_first(series: Series) -> dict[str, float]:
 def _refused(observation: Observation) -> dict[str, float] | None:
     series = observation.totals.counters.get("rejections_total")
     return None if series is None else _by_first(series)
+
+
+def _arrived_by_tenant(observation: Observation) -> dict[str, float] | None:
+    """Requests that have ended or were refused, by tenant; None where either is not told by tenant."""
+    ended, refused = (observation.totals.counters.get(name) for name in ("requests_total", "tenant_rejections_total"))
+    if ended is None or refused is None:
+        return None
+    sums: dict[str, float] = {}
+    for labels, value in (*ended.items(), *refused.items()):
+        sums[labels[-1]] = sums.get(labels[-1], 0.0) + value
+    return sums
 
 
 def _totals(observation: Observation) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvledger.words import Reason
-from kvledger_agent.verdict.holders import LONG_SHARE
 from kvledger_agent.verdict.rulings import SECOND_LOOK, Ruling, percent
 from kvledger_agent.verdict.signals import Signals
 from kvledger_agent.verdict.thresholds import Thresholds
@@ -23,7 +22,7 @@ def thrash_ruling(signals: Signals, limits: Thresholds) -> Ruling | None:
 
 def holder_ruling(signals: Signals, waited: float, limits: Thresholds) -> Ruling:
     """Why the pool is what requests wait for; `waited` is the part of request time that went to it."""
-    if signals.wait is not None and not signals.holders_known:
+    if not signals.holders_known:
         return Ruling(
             Reason.MISSING_SIGNALS,
             f"{percent(waited)} of request time was waiting for blocks; nobody waits now, and one look cannot tell who "
@@ -75,19 +74,11 @@ def _tenant(signals: Signals, told: str, limits: Thresholds) -> Ruling | None:
 
 
 def _sizes(signals: Signals, told: str, limits: Thresholds) -> Ruling:
-    """Few long requests, or many ordinary ones. Without tables the mean size has to do."""
-    if signals.long_share is not None:
-        if signals.long_share >= limits.most:
-            return Ruling(
-                Reason.LONG_REQUESTS,
-                f"{told}: {percent(signals.long_share)} of those by {signals.long_requests:.1f} requests that each "
-                "hold a tenth of the pool or more",
-            )
-        return Ruling(Reason.MANY_REQUESTS, f"{told}, by {signals.running or 0:.0f} running requests of ordinary size")
-    running = signals.running or 0.0
-    few = running * LONG_SHARE < limits.most
-    return Ruling(
-        Reason.LONG_REQUESTS if few else Reason.MANY_REQUESTS,
-        f"{told}, by {running:.1f} running requests; by which of them, or by which tenant, is not reported",
-        missing=("blocks by request", "blocks by tenant"),
-    )
+    """Few long requests, or many ordinary ones."""
+    if signals.long_share is not None and signals.long_share >= limits.most:
+        return Ruling(
+            Reason.LONG_REQUESTS,
+            f"{told}: {percent(signals.long_share)} of those by {signals.long_requests:.1f} requests that each hold a "
+            "tenth of the pool or more",
+        )
+    return Ruling(Reason.MANY_REQUESTS, f"{told}, by {signals.running or 0:.0f} running requests of ordinary size")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.views import F64, I64
 from kvledger.words import WaitCause
 from kvledger_agent.lives import Lives
 
 WAITS = tuple(f"wait_{word}" for word in WaitCause.words())
 PARTS = (*WAITS, "prefill", "decode", "other")
-NS_PER_SECOND = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

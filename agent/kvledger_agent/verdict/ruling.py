@@ -9,6 +9,7 @@ from __future__ import annotations
 from kvledger.words import Reason
 from kvledger_agent.verdict.compute_rules import compute_ruling, idle_or_full
 from kvledger_agent.verdict.door_rules import refused_at_the_door
+from kvledger_agent.verdict.page_rules import page_ruling
 from kvledger_agent.verdict.pool_rules import holder_ruling, thrash_ruling
 from kvledger_agent.verdict.rulings import Ruling, percent
 from kvledger_agent.verdict.scheduler_rules import allocation_ruling, scheduler_ruling
@@ -22,7 +23,7 @@ def rule(signals: Signals, limits: Thresholds = DEFAULT) -> Ruling:
     if found is not None:
         return found
     if signals.wait is None:
-        return _without_causes(signals, limits)
+        return page_ruling(signals, limits)
     return _by_waits(signals, signals.wait, limits) or compute_ruling(signals, limits) or idle_or_full(signals, limits)
 
 
@@ -43,30 +44,3 @@ def _by_waits(signals: Signals, wait: Wait, limits: Thresholds) -> Ruling | None
             missing=("what deferred and paused requests wait for",),
         )
     return scheduler_ruling(signals, kind, kinds[kind], limits)
-
-
-def _without_causes(signals: Signals, limits: Thresholds) -> Ruling:
-    """An engine that does not tell what its requests wait for: as far as the pool alone decides."""
-    waiting, running = signals.waiting, signals.running
-    if waiting is None or running is None:
-        return Ruling(
-            Reason.MISSING_SIGNALS,
-            "how many requests run and wait is not reported",
-            missing=("requests running", "requests waiting"),
-        )
-    if waiting < limits.waits * (waiting + running) or not waiting:
-        return idle_or_full(signals, limits)
-    if signals.room is None:
-        return Ruling(
-            Reason.MISSING_SIGNALS,
-            f"{waiting:.1f} requests wait on average, and how full the pool is is not reported",
-            missing=("blocks free or kept for reuse", "wait causes"),
-        )
-    if signals.room >= limits.room:
-        return Ruling(
-            Reason.MISSING_SIGNALS,
-            f"{waiting:.1f} requests wait on average though {percent(signals.room)} of the pool has room; what for is "
-            "not reported",
-            missing=("wait causes",),
-        )
-    return holder_ruling(signals, waiting / (waiting + running), limits)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kvledger.catalog import OTHER_TENANT
+from kvledger.clock import NS_PER_SECOND
 from kvledger_agent.verdict.holders import Holders
-from kvledger_agent.verdict.moments import NS_PER_SECOND, Moment
+from kvledger_agent.verdict.moments import Moment
 from kvledger_agent.verdict.queue_head import QueueHead
 from kvledger_agent.verdict.request_time import RequestTime
 
@@ -37,12 +39,12 @@ class Wait:
 class Signals:
     """What a ruling looks at; see `Thresholds` for what each is compared with.
 
-    `room` and `used` are means of (free + cached) ÷ capacity and active ÷ capacity. `waiting` and `running` are mean
-    numbers of requests; `idle` says that the engine has no work now. `request_seconds_per_second` is all request time
-    over the window: the mean number of requests there. `new_tokens` were computed for the first time. `model` and
-    `steps_busy` are parts of the window that went to the model, and to steps at all. `tenant` holds `tenant_share` of
-    the active blocks, one of `tenants`; `holders_known` is false where one look saw nobody wait. `held_up` is the part
-    of those behind the queue's head that would fit.
+    `room` and `used` are means of (free + cached) ÷ capacity and active ÷ capacity. `waiting`, of those `deferred`, and
+    `running` are mean numbers of requests; `idle` says that the engine has no work now. `request_seconds_per_second` is
+    all request time over the window: the mean number of requests there. `new_tokens` were computed for the first time.
+    `model` is the part of the window that went to the model. `sender` is the tenant that sent `sender_share` of the
+    arrivals, one of `senders`; `tenant` holds `tenant_share` of the active blocks, one of `tenants`; `holders_known` is
+    false where one look saw nobody wait. `held_up` is the part of those behind the queue's head that would fit.
     """
 
     span_seconds: float
@@ -53,14 +55,16 @@ class Signals:
     room: float | None
     running: float | None
     waiting: float | None
+    deferred: float | None
     arrivals: float | None
     refused: Mapping[str, float] | None
-    generated_tokens: float | None
+    sender: str | None
+    sender_share: float | None
+    senders: int | None
     recomputed_tokens: float | None
     new_tokens: float | None
     preemptions: float | None
     model: float | None
-    steps_busy: float | None
     step_seconds: float | None
     allocating: float | None
     slots_used: float | None
@@ -87,24 +91,29 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
     holders, seen_short = _holders(inside)
     heads = [m.insight.head for m in inside if m.insight is not None and m.insight.head is not None]
     tenant, tenant_share = _largest_tenant(holders)
+    door = _Change(_since_refusals_are_known(moments))
+    arrived = door.arrived_by_tenant()
+    sender = _largest(arrived)
     insight = last.insight
     return Signals(
         span_seconds=change.seconds,
         idle=bool(last.idle),
         wait=_waits(time),
         request_seconds_per_second=None if time is None else _over(time.total_seconds, time.window_seconds),
-        used=_mean(_over(m.active_blocks, m.capacity_blocks) for m in inside),
-        room=_mean(_over(m.available_blocks, m.capacity_blocks) for m in inside),
+        used=_mean(m.used for m in inside),
+        room=_mean(m.room for m in inside),
         running=_mean(m.running for m in inside),
         waiting=_mean(m.waiting for m in inside),
-        arrivals=change.arrivals(),
-        refused=change.refused(),
-        generated_tokens=change.of("generation_tokens_total"),
+        deferred=_mean(m.deferred for m in inside),
+        arrivals=door.arrivals(),
+        refused=door.refused(),
+        sender=sender,
+        sender_share=None if sender is None else _over(arrived.get(sender), sum(arrived.values())),
+        senders=sum(count > 0 for count in arrived.values()) or None,
         recomputed_tokens=change.of("recomputed_tokens_total"),
         new_tokens=change.new_tokens(),
         preemptions=change.of("preemptions_total"),
         model=change.part_of_time("step_model_seconds"),
-        steps_busy=change.part_of_time(*_PHASES),
         step_seconds=_over(change.sum_of(*_PHASES), change.of("engine_steps_total")),
         allocating=_over(change.of("allocation_seconds"), change.sum_of(*_PHASES)),
         slots_used=None if insight is None else _over(_mean(m.running for m in inside), insight.max_num_seqs),
@@ -144,9 +153,9 @@ class _Change:
         known = [value for name in names if (value := self.of(name)) is not None]
         return sum(known) if len(known) == len(names) else None
 
-    def part_of_time(self, *names: str) -> float | None:
+    def part_of_time(self, name: str) -> float | None:
         """Seconds counted in the window ÷ its length; a step that began before it may make that more than 1."""
-        seconds = self.sum_of(*names)
+        seconds = self.of(name)
         return None if seconds is None else min(1.0, seconds / self.seconds)
 
     def tokens_per_step(self) -> float | None:
@@ -168,6 +177,13 @@ class _Change:
             return None
         return {reason: max(0.0, count - before.get(reason, 0.0)) for reason, count in after.items()}
 
+    def arrived_by_tenant(self) -> dict[str, float]:
+        """Requests that ended or were refused in the window, by tenant; empty where that is not known."""
+        before, after = self._first.arrived_by_tenant, self._last.arrived_by_tenant
+        if before is None or after is None or not self.long_enough:
+            return {}
+        return {tenant: max(0.0, count - before.get(tenant, 0.0)) for tenant, count in after.items()}
+
     def arrivals(self) -> float | None:
         """Requests that came in the window, refused ones included: those ended and refused, and who is there more."""
         ended, refused = self.of("requests_total"), self.refused()
@@ -175,6 +191,12 @@ class _Change:
         if ended is None or refused is None or before is None or after is None:
             return None
         return max(0.0, ended + sum(refused.values()) + after - before)
+
+
+def _since_refusals_are_known(moments: Sequence[Moment]) -> Sequence[Moment]:
+    """An engine's page, which alone may count them, is read later than its ledger: what came before is left out."""
+    known = (number for number, moment in enumerate(moments) if moment.refused is not None)
+    return moments[next(known, 0) :]
 
 
 def _there(moment: Moment) -> float | None:
@@ -212,11 +234,14 @@ def _largest_tenant(holders: Sequence[Holders]) -> tuple[str | None, float | Non
     for holder in holders:
         for name, blocks in holder.tenants.items():
             held[name] = held.get(name, 0.0) + blocks
-    active = sum(holder.active_blocks for holder in holders)
-    if not held or not active:
-        return None, None
-    name = max(held, key=lambda tenant: held[tenant])
-    return name, held[name] / active
+    active, largest = sum(holder.active_blocks for holder in holders), _largest(held)
+    return (None, None) if largest is None or not active else (largest, held[largest] / active)
+
+
+def _largest(by_tenant: Mapping[str, float]) -> str | None:
+    """The tenant with the most. Those counted as `other` are many: nobody can be told to slow one of them down."""
+    named = {name: number for name, number in by_tenant.items() if number > 0 and name != OTHER_TENANT}
+    return max(named, key=lambda name: named[name]) if named else None
 
 
 def _held_up(heads: Sequence[QueueHead]) -> float | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.words import Reason
 from kvledger_agent.verdict.rulings import Ruling
 
 AT_ONCE = frozenset({Reason.LEAK, Reason.NO_PROGRESS, Reason.NO_HEARTBEAT, Reason.MISSING_SIGNALS})
 """What is true at once when it comes, and over at once when it goes."""
 HOLD_PART = 1 / 6
-NS_PER_SECOND = 1_000_000_000
 
 
 class Steady:

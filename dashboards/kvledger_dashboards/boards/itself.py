@@ -12,7 +12,18 @@ from kvledger_dashboards import colors, limits
 from kvledger_dashboards.boards import shell
 from kvledger_dashboards.boards.shell import Panels
 from kvledger_dashboards.links import CORE_IN_EXPLORER, Places
-from kvledger_dashboards.panels import Face, above, colored, count_steps, graph_face, line_panel, stat_face, stat_panel
+from kvledger_dashboards.panels import (
+    CORES_HEIGHT,
+    Face,
+    above,
+    colored,
+    cores_face,
+    count_steps,
+    graph_face,
+    line_panel,
+    stat_face,
+    stat_panel,
+)
 from kvledger_dashboards.parts import liveness
 from kvledger_dashboards.queries import agents
 from kvledger_dashboards.queries import liveness as engines
@@ -74,13 +85,13 @@ def _sources() -> Panels:
         "Sources whose last sample failed, each with 1. The others are read. A file that is no ledger, of another "
         "version, cut short or not permitted: `/v1/engines` of that agent says which of these."
     )
-    yield line_panel(graph_face(201, "Failing sources", text, units.Short), [agents.FAILING])
+    yield line_panel(cores_face(201, "Failing sources", text, units.Short), [agents.FAILING])
     text = (
         "Time that the last sample of each source took. Near the sampling interval the agent falls behind: fewer "
         "engines per agent, or a longer interval."
     )
-    yield line_panel(graph_face(202, "Duration of a sample", text, units.Seconds), [agents.SAMPLE_DURATION])
-    yield liveness.SAMPLE_AGE.at(203)
+    yield line_panel(cores_face(202, "Duration of a sample", text, units.Seconds), [agents.SAMPLE_DURATION])
+    yield liveness.SAMPLE_AGE.at(203, height=CORES_HEIGHT)
 
 
 def _losses() -> Panels:
@@ -88,27 +99,27 @@ def _losses() -> Panels:
         "Ring records that were overwritten before the agent read them, per second. The counts of requests stay right; "
         "lengths and histories have gaps. Lasting: a shorter `--interval-seconds`."
     )
-    yield line_panel(graph_face(301, "Events lost", text, units.OpsPerSecond), [agents.EVENTS_LOST])
+    yield line_panel(cores_face(301, "Events lost", text, units.OpsPerSecond), [agents.EVENTS_LOST])
     text = (
         "Reads repeated because the writer was active, per second. A few are how it works; as many as samples: a very "
         "busy engine, whose last good values are shown and marked."
     )
-    yield line_panel(graph_face(302, "Reads retried", text, units.OpsPerSecond), [agents.READS_RETRIED])
+    yield line_panel(cores_face(302, "Reads retried", text, units.OpsPerSecond), [agents.READS_RETRIED])
     text = (
         "Records for which a ledger had no room, per second: requests without a slot, pins, table entries. Any: raise "
         "the limits with which that engine is started."
     )
-    yield line_panel(graph_face(303, "Ledger overflows", text, units.OpsPerSecond), [agents.OVERFLOWS])
+    yield line_panel(cores_face(303, "Ledger overflows", text, units.OpsPerSecond), [agents.OVERFLOWS])
 
 
 def _ledgers() -> Panels:
-    yield liveness.HEARTBEAT.at(401)
-    yield liveness.STEPS.at(402)
+    yield liveness.HEARTBEAT.at(401, height=CORES_HEIGHT)
+    yield liveness.STEPS.at(402, height=CORES_HEIGHT)
     text = (
         "Starts of engines that took over a predecessor's counters. More than you made: something kills them; read the "
         "end of their logs."
     )
-    yield line_panel(graph_face(403, "Restarts", text, units.Short), [engines.RESTARTS])
+    yield line_panel(cores_face(403, "Restarts", text, units.Short), [engines.RESTARTS])
 
 
 def _signals() -> Panels:
@@ -135,21 +146,23 @@ def _cost() -> Panels:
         "Share of each engine's step time that it takes to publish the ledger and hand tokens over. Above the dashed "
         "line (5 %): see whether steps are very short, or very many requests end at once."
     )
-    face = graph_face(601, "Share of a step for publishing", text, units.PercentUnit)
+    face = cores_face(601, "Share of a step for publishing", text, units.PercentUnit)
     yield line_panel(face, [engines.PUBLISH_SHARE], limit=(limits.PUBLISH_SHARE, colors.ORANGE))
     text = (
         "Where the time of steps goes, of all chosen engines. Little `model`: give the engine's process more of a "
         "processor; the accelerator waits for it."
     )
     panel = line_panel(
-        graph_face(602, "Time of a step by phase", text, units.PercentUnit), [engines.PHASES], stacked=True
+        cores_face(602, "Time of a step by phase", text, units.PercentUnit),
+        [engines.PHASES],
+        stacked=True,
     )
     yield colored(panel, PHASE_COLORS)
     text = (
         "Processor cores that each agent uses. It does not slow engines unless they share its cores; half a core "
         "(dashed) is much: a longer `--interval-seconds`, fewer engines per agent."
     )
-    face = graph_face(603, "Processor of agents", text, "suffix: cores")
+    face = cores_face(603, "Processor of agents", text, "suffix: cores")
     yield line_panel(face, [agents.PROCESSOR], limit=(limits.AGENT_CORES, colors.ORANGE))
     text = "Resident memory of each agent. It grows with pools and requests. One that climbs all the time: restart it."
     yield line_panel(graph_face(604, "Memory of agents", text, units.BytesIEC, span=12), [agents.MEMORY])

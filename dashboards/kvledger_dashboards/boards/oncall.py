@@ -11,7 +11,7 @@ from kvledger_dashboards import colors
 from kvledger_dashboards.boards import pool, requests, shell
 from kvledger_dashboards.boards.shell import Panels
 from kvledger_dashboards.links import Places
-from kvledger_dashboards.panels import count_steps, stat_face, stat_panel
+from kvledger_dashboards.panels import CORES_HEIGHT, count_steps, stat_face, stat_panel
 from kvledger_dashboards.parts import blocks, leaks, liveness, reasons, resources, scorecard, service, tenants, waits
 from kvledger_dashboards.queries import verdicts
 
@@ -46,7 +46,7 @@ def board(places: Places) -> builders.Dashboard:
         "Requests": iter((service.REJECTIONS.at(501), service.ENDINGS.at(502), service.FIRST_TOKEN.at(503))),
         "Leaks": _leaks(),
         "Tenants": iter((tenants.BLOCKS.at(701, span=12), tenants.REJECTIONS.at(702, span=12))),
-        "Liveness": iter((liveness.HEARTBEAT.at(801), liveness.STEPS.at(802), liveness.SAMPLE_AGE.at(803))),
+        "Liveness": _liveness(),
         "Scorecard": scorecard.panels(901),
     }
     text = "Is an engine in trouble, what kind of trouble, and whose. Read it from the top."
@@ -65,10 +65,18 @@ def _verdicts() -> Panels:
 
 def _waits() -> Panels:
     yield from (waits.BY_CAUSE.at(401), waits.NOW_BY_CAUSE.at(402), waits.OLDEST.at(403))
-    yield from (waits.P95.at(404, span=12), waits.NEVER_FIT.at(405, span=12))
+    yield from (waits.P95.at(404, span=12, height=CORES_HEIGHT), waits.NEVER_FIT.at(405, span=12, height=CORES_HEIGHT))
 
 
 def _leaks() -> Panels:
     yield leaks.LEAKED.at(601, span=12, height=leaks.HEIGHT)
     yield leaks.FINDINGS.at(602, span=12, height=leaks.HEIGHT)
-    yield from (leaks.FINISHING.at(603, span=12), leaks.NOTES.at(604, span=12))
+    yield from (
+        leaks.FINISHING.at(603, span=12, height=CORES_HEIGHT),
+        leaks.NOTES.at(604, span=12, height=CORES_HEIGHT),
+    )
+
+
+def _liveness() -> Panels:
+    for number, graph in enumerate((liveness.HEARTBEAT, liveness.STEPS, liveness.SAMPLE_AGE), start=801):
+        yield graph.at(number, height=CORES_HEIGHT)

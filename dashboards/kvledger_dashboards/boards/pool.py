@@ -13,9 +13,11 @@ from kvledger_dashboards.boards import shell
 from kvledger_dashboards.boards.shell import Panels
 from kvledger_dashboards.links import Places
 from kvledger_dashboards.panels import (
+    CORES_HEIGHT,
     above,
     below,
     colored,
+    cores_face,
     count_steps,
     graph_face,
     line_panel,
@@ -84,7 +86,7 @@ def _headroom() -> Panels:
         "Active blocks, the most that were active within the last minute, and what they become if every admitted "
         "request runs to its max_tokens. Committed over capacity is normal; far over it with preemptions: admit fewer."
     )
-    face = graph_face(301, "Active, peak and committed", text, units.Short, span=12)
+    face = cores_face(301, "Active, peak and committed", text, units.Short, span=12)
     panel = line_panel(face, [pool.ACTIVE_NOW, pool.PEAK, pool.PROMISED, pool.CAPACITY])
     panel = colored(
         panel, {pool.ACTIVE: colors.BLUE, pool.PEAK.legend: colors.YELLOW, pool.PROMISED.legend: colors.LILAC}
@@ -94,7 +96,7 @@ def _headroom() -> Panels:
         "Free and cached less committed of each engine core. Below the dashed line (0), running requests will preempt "
         "each other if they run to their end. Falling without new requests: see *Leaked* and the findings."
     )
-    face = graph_face(302, "Headroom", text, units.Short, span=12)
+    face = cores_face(302, "Headroom", text, units.Short, span=12)
     yield line_panel(face, [pool.HEADROOM], lowest=None, limit=(0, colors.RED))
 
 
@@ -103,19 +105,19 @@ def _waste() -> Panels:
         "Slots of held blocks that hold no token, as a share. Above the dashed line (25 %) the block size is large for "
         "these contexts: a smaller one wastes less and costs more bookkeeping."
     )
-    face = graph_face(401, "Tail waste", text, units.PercentUnit)
+    face = cores_face(401, "Tail waste", text, units.PercentUnit, span=24)
     yield line_panel(face, [pool.TAIL_WASTE], highest=1, limit=(limits.TAIL_WASTE, colors.ORANGE))
     text = (
         "Longest run of adjacent free ids of each engine core. Of no consequence to a paged engine; what a contiguous "
         "allocator, or a transfer of whole runs, could still get."
     )
-    yield line_panel(graph_face(402, "Longest free run", text, units.Short), [pool.LONGEST_RUN])
+    yield line_panel(cores_face(402, "Longest free run", text, units.Short, span=12), [pool.LONGEST_RUN])
     text = (
         "Blocks held by what is declared and no live table. `copy_on_write` for one step, `deferred_free` and "
         "`transfer` until it is over, `connector` as long as it likes. Climbing: its holder does not let go; see "
         "`pin_overdue`."
     )
-    yield line_panel(graph_face(403, "Pinned blocks", text, units.Short), [pool.PINNED])
+    yield line_panel(cores_face(403, "Pinned blocks", text, units.Short, span=12), [pool.PINNED])
 
 
 def _churn() -> Panels:
@@ -123,14 +125,14 @@ def _churn() -> Panels:
         "Cached blocks recycled per second. High with a falling hit rate: the cache is too small for the prefixes; try "
         "another `--eviction`, or more blocks."
     )
-    yield line_panel(graph_face(501, "Evictions", text, "suffix: blocks/s"), [pool.EVICTIONS])
+    yield line_panel(cores_face(501, "Evictions", text, "suffix: blocks/s"), [pool.EVICTIONS])
     text = (
         "Shared blocks copied because somebody was about to write. Many beside few saved blocks: see `kvledger "
         "sharing` for whether it pays."
     )
-    yield line_panel(graph_face(502, "Copies on write", text, "suffix: blocks/s"), [pool.COPIES])
+    yield line_panel(cores_face(502, "Copies on write", text, "suffix: blocks/s"), [pool.COPIES])
     text = "Bytes of these copies. They go through the accelerator's memory: near its bandwidth they slow every step."
-    yield line_panel(graph_face(503, "Copied on write", text, units.BytesPerSecondIEC), [pool.COPIED_BYTES])
+    yield line_panel(cores_face(503, "Copied on write", text, units.BytesPerSecondIEC), [pool.COPIED_BYTES])
     yield blocks.PREEMPTIONS.at(504, span=12)
     text = (
         "What became of the blocks of preempted requests. `kept` is found again, `recycled` is computed again, "
@@ -139,8 +141,8 @@ def _churn() -> Panels:
     yield line_panel(
         graph_face(505, "Preempted blocks by fate", text, "suffix: blocks/s", span=12), [pool.PREEMPTED_BLOCKS]
     )
-    yield blocks.FAILURES.at(506, span=12)
-    yield blocks.SWAPPED.at(507, span=12)
+    yield blocks.FAILURES.at(506, span=12, height=CORES_HEIGHT)
+    yield blocks.SWAPPED.at(507, span=12, height=CORES_HEIGHT)
 
 
 def _time() -> Panels:
@@ -165,15 +167,15 @@ def _sharing() -> Panels:
         "Prompt tokens found in the cache, as a share of those looked up. A fall: see the evictions for whether they "
         "took them; otherwise ask who changed the beginning of prompts, a salt or a tenant."
     )
-    face = graph_face(701, "Prefix hit rate", text, units.PercentUnit)
+    face = cores_face(701, "Prefix hit rate", text, units.PercentUnit)
     yield line_panel(face, [pool.HIT_RATIO], highest=1)
     text = "Logical less active blocks of each engine core: what would be needed on top without sharing."
-    yield line_panel(graph_face(702, "Blocks saved by sharing", text, units.Short), [pool.SAVED])
+    yield line_panel(cores_face(702, "Blocks saved by sharing", text, units.Short), [pool.SAVED])
     text = (
         "Seconds per second spent on looking prefixes up, counting references and copying. Above what `kvledger "
         "sharing` says is saved, switch prefix caching off for that load."
     )
-    yield line_panel(graph_face(703, "Cost of sharing", text, units.PercentUnit), [pool.SHARING_OVERHEAD])
+    yield line_panel(cores_face(703, "Cost of sharing", text, units.PercentUnit), [pool.SHARING_OVERHEAD])
 
 
 def _memory() -> Panels:

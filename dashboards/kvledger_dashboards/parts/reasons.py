@@ -9,7 +9,7 @@ from grafana_foundation_sdk.builders import table, timeseries
 from grafana_foundation_sdk.models import units
 
 from kvledger.reasons import ROWS, ReasonRow
-from kvledger.words import Action
+from kvledger.words import Action, Verdict
 from kvledger_dashboards import colors
 from kvledger_dashboards.links import CORE_IN_EXPLORER
 from kvledger_dashboards.panels import Face, colored, graph_face, line_panel
@@ -25,14 +25,16 @@ ACTIONS = {
     Action.FIX_LEAK: "Fix the leak",
     Action.LOOK_DOWNSTREAM: "Look downstream",
 }
+UNKNOWN = "See what is missing"
+"""Not to know is no reason to do nothing."""
 
 
 def of_each(number: int) -> table.Panel:
     """Who is in trouble, why, and what to do."""
     text = (
-        "What limits each engine core, by the last window of the agent (`--verdict-window`, 60 s), and the one thing "
-        "to do. The page of its alert in the runbook says how. An engine that is missing here is not watched, or its "
-        "agent is gone. *Open in the explorer* shows its requests and blocks, and which signals are missing of an "
+        "What limits each engine core, by the last window of the agent (`--verdict-window-seconds`, 60 s), and the one "
+        "thing to do. The page of its alert in the runbook says how. An engine that is missing here is not watched, or "
+        "its agent is gone. *Open in the explorer* shows its requests and blocks, and which signals are missing of an "
         "unknown one."
     )
     columns = (
@@ -84,4 +86,4 @@ def _verdicts() -> Words:
 
 
 def _actions() -> Words:
-    return Words(text={_word(row): ACTIONS[row.action] for row in ROWS})
+    return Words(text={_word(row): UNKNOWN if row.verdict is Verdict.UNKNOWN else ACTIONS[row.action] for row in ROWS})

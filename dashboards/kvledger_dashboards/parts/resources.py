@@ -8,7 +8,7 @@ from grafana_foundation_sdk.builders import timeseries
 from grafana_foundation_sdk.models import units
 
 from kvledger_dashboards import colors, limits, links
-from kvledger_dashboards.panels import colored, graph_face, line_panel, over
+from kvledger_dashboards.panels import colored, cores_face, graph_face, line_panel, over
 from kvledger_dashboards.queries import resources
 
 
@@ -25,20 +25,23 @@ def _utilisation(first: int) -> Iterator[timeseries.Panel]:
         "Active blocks of each engine core as a share of its capacity, the lowest alert watermark dashed. Full, and "
         "requests wait for blocks: more capacity or fewer requests. Full, and nobody waits: well used."
     )
-    face = graph_face(first, "Pool: utilisation", text, units.PercentUnit)
+    face = cores_face(first, "Pool: utilisation", text, units.PercentUnit)
     panel = line_panel(face, resources.POOL_USED, highest=1)
     yield over(panel, "alert watermark", colors.RED, dashed=True)
     text = (
         "Requests that run, and the most that did within the last minute. A flat line at `--max-num-seqs` while others "
         "wait for `batch_slots` and the pool has room: raise it."
     )
-    panel = line_panel(graph_face(first + 1, "Scheduler: utilisation", text, units.Short), resources.SCHEDULER_USED)
+    panel = line_panel(
+        cores_face(first + 1, "Scheduler: utilisation", text, units.Short),
+        resources.SCHEDULER_USED,
+    )
     yield colored(panel, {"running": colors.LIGHT_GREEN, "most in the last minute": colors.YELLOW})
     text = (
         "Share of the time that each engine core computes in steps. Past the dashed line (75 %) with a pool half empty "
         "and nobody waiting for blocks: the accelerator is the limit; add engines, blocks would not help."
     )
-    face = graph_face(first + 2, "Compute: utilisation", text, units.PercentUnit)
+    face = cores_face(first + 2, "Compute: utilisation", text, units.PercentUnit)
     yield line_panel(face, resources.COMPUTE_USED, highest=1, limit=(limits.BUSY, colors.ORANGE))
 
 

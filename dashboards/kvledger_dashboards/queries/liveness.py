@@ -12,5 +12,4 @@ HEARTBEAT_AGE = Query(
 STEPS = Query(per_second("engine_steps_total", CORE), CORE_LEGEND)
 RESTARTS = Query(f"sum by ({CORE}) (increase({select('engine_restarts_total')}{WINDOW}))", CORE_LEGEND)
 PHASES = Query(f"{per_second('step', 'phase')} / on () group_left () ({per_second('step')} > 0)", "{{phase}}")
-PHASE_SECONDS = Query(per_second("step", "phase"), "{{phase}}")
 PUBLISH_SHARE = Query(ratio(per_second("step", CORE, phase="publish"), per_second("step", CORE)), CORE_LEGEND)

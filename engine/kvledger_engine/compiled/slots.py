@@ -26,7 +26,11 @@ NOT_ENOUGH_BLOCKS, ARENA_FULL, SHARED_WRITES = -1, -2, -3
 def missing(arrays: Arrays, slot: int, tokens_after: int) -> int:
     """Blocks that each table of a slot lacks to hold so many tokens."""
     size, first = arrays.settings[BLOCK_TOKENS], slot * arrays.settings[GROUPS]
-    return max((tokens_after + size - 1) // size - arrays.table_blocks[first] - arrays.skipped[first], 0)
+    begun = arrays.table_blocks[first] + arrays.skipped[first]
+    # Of most slots the last block has room, and a division takes longer than all the rest.
+    if tokens_after <= begun * size:
+        return 0
+    return (tokens_after + size - 1) // size - begun
 
 
 @kernel("int64(i8[::1], i4[::1], i4[::1], i4[::1])")
@@ -154,7 +158,7 @@ def commit(handle: Any, slots: I32, computed_tokens: I32) -> int:
     full, stride = 0, 2 + groups
     for row in range(len(slots)):
         slot, after = slots[row], computed_tokens[row]
-        begin, end = arrays.computed_tokens[slot] // size, (after - 1) // size + 1
+        begin, end = _blocks_written(arrays, slot, after)
         for group in range(groups):
             table = slot * groups + group
             skipped, at = arrays.skipped[table], full
@@ -176,6 +180,19 @@ def commit(handle: Any, slots: I32, computed_tokens: I32) -> int:
                 full = at
         arrays.computed_tokens[slot] = after
     return full
+
+
+@helper
+def _blocks_written(arrays: Arrays, slot: int, after: int) -> tuple[int, int]:
+    """Numbers of the first block that tokens are stored in once a slot has `after` of them, and of that past the last.
+
+    Nearly always it is the last block of its tables alone, which is found without a division.
+    """
+    size, table, before = arrays.settings[BLOCK_TOKENS], slot * arrays.settings[GROUPS], arrays.computed_tokens[slot]
+    last = int(arrays.table_blocks[table] + arrays.skipped[table] - 1)
+    if last * size <= before < after <= (last + 1) * size:
+        return last, last + 1
+    return before // size, (after - 1) // size + 1
 
 
 @kernel("UniTuple(i8, 2)(i8[::1], i8)")

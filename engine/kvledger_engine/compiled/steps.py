@@ -27,27 +27,24 @@ def plan(handle: Any, slots: I32, rows: I32) -> tuple[int, int]:
     return most, total
 
 
-@kernel("void(i4[::1], i4[::1], i4[::1], i4[:, ::1], i4[::1])")
-def inputs(slots: I32, starts: I32, counts: I32, tokens: I32, found: I32) -> None:
-    """The counts[i] tokens of slots[i] from starts[i] on, row after row; `tokens` I32[slots, length] of all slots."""
-    at = 0
-    for row in range(len(slots)):
-        for position in range(starts[row], starts[row] + counts[row]):
-            found[at] = tokens[slots[row], position]
-            at += 1
+@kernel("int64(i8[::1], i4[::1], i4[::1], i4[::1], i4[:, ::1], i4[::1], i4[::1], i4[::1])")
+def lay_out(
+    handle: Any, slots: I32, starts: I32, counts: I32, tokens: I32, inputs: I32, blocks: I32, offsets: I32
+) -> int:
+    """The inputs and the tables of group 0 of a step's rows, row after row; all I32, `tokens` [slots, length].
 
-
-@kernel("int64(i8[::1], i4[::1], i4[::1], i4[::1])")
-def lay_out(handle: Any, slots: I32, blocks: I32, offsets: I32) -> int:
-    """The tables of group 0 of `slots` I32[n]: row i's becomes blocks[offsets[i] : offsets[i + 1]].
-
-    Returns the room they need; where `blocks` has less, they are not complete.
+    `inputs` are the counts[i] tokens of slots[i] from starts[i] on. Row i's table becomes
+    blocks[offsets[i] : offsets[i + 1]]. Returns the room the tables need; where `blocks` has less, they are not
+    complete.
     """
     arrays = unpack(handle)
-    groups, needed = arrays.settings[GROUPS], 0
+    groups, needed, at = arrays.settings[GROUPS], 0, 0
     offsets[0] = 0
     for row in range(len(slots)):
         table = slots[row] * groups
+        for position in range(starts[row], starts[row] + counts[row]):
+            inputs[at] = tokens[slots[row], position]
+            at += 1
         if needed + arrays.table_blocks[table] <= len(blocks):
             read(arrays, table, blocks, needed)
         needed += arrays.table_blocks[table]

@@ -52,9 +52,9 @@ def _link(arrays: Arrays, table: int) -> None:
 @helper
 def chunk_at(arrays: Arrays, table: int, number: int) -> int:
     """The chunk with entry `number` of a table; the last one is found without a walk."""
-    width = arrays.settings[CHUNK_BLOCKS]
+    width, last = arrays.settings[CHUNK_BLOCKS], arrays.table_blocks[table] - 1
     level = number // width
-    if level == (arrays.table_blocks[table] - 1) // width:
+    if number == last or level == last // width:
         return arrays.last_chunk[table]
     chunk = arrays.first_chunk[table]
     for _ in range(level):

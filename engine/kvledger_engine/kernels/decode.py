@@ -145,7 +145,7 @@ def _attend_split(
         scale_at = kv_head * scale_head_stride + block * scale_block_stride + token
         there = inside[:, None] & (dims < HEAD_DIM)[None, :]
 
-        key = tl.load(keys + cell[:, None] + dims[None, :], mask=there, other=0.0).to(asked.dtype)
+        key = _like(asked, tl.load(keys + cell[:, None] + dims[None, :], mask=there, other=0.0), WIDENED)
         scores = _product(asked, tl.trans(key), WIDENED) * scale
         if QUANTISED:
             scores *= tl.load(key_scales + scale_at, mask=inside, other=0.0)[None, :]
@@ -157,7 +157,7 @@ def _attend_split(
         total = total * faded + tl.sum(weights, axis=1)
         if QUANTISED:
             weights *= tl.load(value_scales + scale_at, mask=inside, other=0.0)[None, :]
-        value = tl.load(values + cell[:, None] + dims[None, :], mask=there, other=0.0).to(asked.dtype)
+        value = _like(asked, tl.load(values + cell[:, None] + dims[None, :], mask=there, other=0.0), WIDENED)
         seen = seen * faded[:, None] + _product(weights.to(asked.dtype), value, WIDENED)
         top = higher
 
@@ -166,6 +166,14 @@ def _attend_split(
     tl.store(parts + part[:, None] * HEAD_DIM + dims[None, :], seen, mask=real)
     tl.store(tops + part, top, mask=lanes < GROUP)
     tl.store(sums + part, total, mask=lanes < GROUP)
+
+
+@triton.jit
+def _like(asked: Any, cells: Any, WIDENED: tl.constexpr) -> Any:
+    """Cells in the query's dtype. Whole numbers as bfloat16 are wrong in the interpreter, but for a step between."""
+    if WIDENED:
+        cells = cells.to(tl.float32)
+    return cells.to(asked.dtype)
 
 
 @triton.jit

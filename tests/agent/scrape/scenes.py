@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvledger_agent.observation import Finding
+from kvledger_agent.finding import Finding
 from kvledger_agent.scrape.detect import WANTED, Detected, detect
 from kvledger_agent.scrape.extras import page_of_document
 from kvledger_agent.scrape.page import Page, parse_page

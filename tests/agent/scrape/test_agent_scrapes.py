@@ -25,8 +25,8 @@ from kvledger_agent.http import make_app
 from kvledger_agent.scrape import scrape_source
 from kvledger_agent.scrape.endpoint import parse_endpoint
 from kvledger_agent.screen import console, engine_panel
-from tests.agent.conftest import ENVIRONMENT, ROOT
 from tests.agent.scrape.serving import page, serving
+from tests.children import ENVIRONMENT, ROOT
 
 
 @contextmanager

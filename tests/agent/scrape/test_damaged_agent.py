@@ -15,9 +15,9 @@ import pytest
 
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
+from kvledger_agent.fleet import INTERNAL_ERROR
 from kvledger_agent.scrape.detect import WANTED
 from kvledger_agent.scrape.page import parse_page
-from kvledger_agent.scrape.scrape_source import INTERNAL_ERROR
 from tests.agent.scrape.mutations import damaged
 from tests.agent.scrape.serving import Served, serving
 from tests.agent.scrape.test_damaged_pages import SOURCES, identities, readings_of, small

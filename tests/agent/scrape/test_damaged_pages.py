@@ -81,14 +81,17 @@ def test_no_damaged_page_says_what_the_whole_one_did_not(share: int) -> None:
     texts = {path.name: small(path.read_text()) for path in SOURCES[share::SHARES] or SOURCES[:1]}
     whole = {name: readings_of(parse_page(text, WANTED)) for name, text in texts.items()}
     names = sorted(texts)
+    compared = 0
     for number in range(PAGES_IN_ALL // SHARES):
         name = names[number % len(names)]
         text = damaged(texts[name], random_)
         found = readings_of(parse_page(text.encode(), WANTED))
         if identities(found) != identities(whole[name]):
             continue  # a rank that is wholly gone or gone astray, or only what passed the engine's families on
+        compared += 1
         for rank, reading in found.items():
             check(reading, whole[name].get(rank), text)
+    assert compared > PAGES_IN_ALL // SHARES // 2, "most of the damage left nothing to compare"
 
 
 def check(reading: EngineReading, whole: EngineReading | None, text: str) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvledger_agent.exporters.page import MetricsPage
+from kvledger_agent.finding import Finding
 from kvledger_agent.fleet import Fleet
-from kvledger_agent.observation import Finding, Observation
+from kvledger_agent.observation import Observation
 from kvledger_agent.scrape.judgement import scraped_verdict
 from kvledger_agent.scrape.observe import observation_of
 from kvledger_agent.scrape.symptoms import SymptomTracker

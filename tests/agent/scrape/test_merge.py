@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvledger_agent.observation import LEDGER, Observation, Series, Totals
+from kvledger.words import Reason
+from kvledger_agent.observation import LEDGER, Observation, Series, Totals, VerdictView
 from kvledger_agent.scrape.detect import detect
 from kvledger_agent.scrape.judgement import scraped_verdict
-from kvledger_agent.scrape.merge import merged
+from kvledger_agent.scrape.merge import Pages
 from kvledger_agent.scrape.observe import observation_of
 from kvledger_agent.scrape.page import parse_page
 from kvledger_agent.scrape.reading import EngineReading, read
+from kvledger_agent.scrape.sources import Seen
 from kvledger_agent.scrape.symptoms import SymptomTracker
 from kvledger_agent.verdict.judge import Judge
+from kvledger_engine.messages import NewRequest
+from tests.agent.rig import NS, EngineWatch
 from tests.agent.scrape.serving import page
 
 
@@ -29,6 +33,11 @@ def observed(text: bytes | str, name: str = "a") -> Observation:
     return replace(seen, verdict=scraped_verdict(Judge(), profile, seen))
 
 
+def together(ledgers: tuple[Observation, ...], scraped: tuple[Observation, ...], doors: set[str] | None = None) -> Seen:
+    pages = Pages((scraped, ()), doors)
+    return pages.beside((tuple(map(pages.complete, ledgers)), ()))
+
+
 def test_the_ledger_wins_and_refusals_at_the_door_are_added() -> None:
     scraped = observed(
         "vllm:num_requests_running 1\nvllm:prompt_tokens_total 5\nvllm:num_preemptions_total 3\n"
@@ -41,7 +50,7 @@ def test_the_ledger_wins_and_refusals_at_the_door_are_added() -> None:
     }
     ledger = replace(scraped, source=LEDGER, totals=Totals(counters=counters))
 
-    (one,), _ = merged(((ledger,), ()), ((scraped,), ()))
+    (one,), _ = together((ledger,), (scraped,))
 
     assert one.source == LEDGER
     assert one.totals.counters["prompt_tokens_total"] == {(): 7.0}
@@ -60,7 +69,7 @@ def test_a_page_that_fails_makes_no_refusal_undone_and_once_it_is_gone_refusals_
     doors = set[str]()
 
     def refused(*pages: Observation) -> Series | None:
-        (one,), _ = merged(((ledger,), ()), (pages, ()), doors)
+        (one,), _ = together((ledger,), pages, doors)
         assert one.source == LEDGER
         return one.totals.counters.get("rejections_total")
 
@@ -72,10 +81,52 @@ def test_a_page_that_fails_makes_no_refusal_undone_and_once_it_is_gone_refusals_
     assert refused(observed(door % 4)) == {("queue_full",): 5.0}
 
 
+def at_the_door(watch: EngineWatch, *, refused: int) -> Observation:
+    """What a ledger that knows no refusals says beside a page that counts them; a second later."""
+    seen = observed(
+        "vllm:num_requests_running 1\n"
+        f'vllm:admission_rejections_total{{reason="max_num_queued_reqs"}} {refused}\n'
+        'vllm:admission_rejections_total{reason="max_num_queued_tokens"} 0\n',
+        name=watch.source.identity.engine,
+    )
+    watch.clock.advance(NS)
+    watch.loop.step()
+    return watch.source.look(complete=Pages(((seen,), ())).complete)
+
+
+def test_refusals_that_only_the_page_counts_are_in_the_verdict_of_the_ledger() -> None:
+    """As with vLLM's plugin: the core never hears of whom the server turns away."""
+    watch = EngineWatch(capacity_blocks=16, max_num_seqs=8)
+    for number in range(8):
+        watch.loop.submit(NewRequest(request_id=f"r{number}", prompt=[1 + number] * 12, max_tokens=40))
+    watch.loop.step()
+
+    seen = [at_the_door(watch, refused=5 * second) for second in range(15)]
+
+    alone = EngineWatch(capacity_blocks=16, max_num_seqs=8)
+    for number in range(8):
+        alone.loop.submit(NewRequest(request_id=f"r{number}", prompt=[1 + number] * 12, max_tokens=40))
+    for _ in range(15):
+        alone.clock.advance(NS)
+        alone.loop.step()
+        without = alone.look()
+    assert without.verdict is not None
+    assert without.verdict.reason is not Reason.OVERLOAD
+    verdict = judged_alike(seen[-1])
+    assert verdict.reason is Reason.OVERLOAD, verdict
+    assert "of 70 arrivals (100 %)" in verdict.evidence
+    assert seen[-1].totals.counters["rejections_total"][("queue_full",)] == 70
+
+
+def judged_alike(observation: Observation) -> VerdictView:
+    assert observation.verdict is not None
+    return observation.verdict
+
+
 def test_engines_of_other_names_stay_apart() -> None:
     text = page("vllm-0.32-busy.prom")
 
-    observations, _ = merged(((observed(text, "a"),), ()), ((observed(text, "b"),), ()))
+    observations, _ = together((observed(text, "a"),), (observed(text, "b"),))
 
     assert [observation.identity.key for observation in observations] == ["a:0", "b:0"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from tests.engine.kernels.paged import DEVICE
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize("inner", [(16, 96), (32, 64), (16,)])
+@pytest.mark.parametrize("inner", [*product((16, 32), (64, 96, 128)), (16,), (32,)])
 def test_it_copies_any_format_bit_for_bit(dtype: torch.dtype, inner: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(2)
     # Any bits at all, many of them no numbers.

@@ -14,7 +14,9 @@ from kvledger_engine.kernels.cachewrite import write_cells
 from tests.engine.kernels.paged import DEVICE, STORED, empty_cells
 
 LAYOUT = HeadLayout(6, 3, 96)
+BLOCK_SIZES = (16, 32)
 SLOTS = (33, 0, 7, 95, 16)
+"""Of six blocks of 16 tokens, or three of 32."""
 
 
 def _planes(cells: LayerCells) -> list[Tensor]:
@@ -28,23 +30,30 @@ def _bits(plane: Tensor) -> Tensor:
     return plane.contiguous().view(torch.uint8)
 
 
-def _written(stored: torch.dtype, key: Tensor, value: Tensor, *, by_kernel: bool) -> LayerCells:
-    cells = empty_cells(LAYOUT, 6, 16, stored, DEVICE)
+def _written(stored: torch.dtype, key: Tensor, value: Tensor, *, by_kernel: bool, block_size: int = 16) -> LayerCells:
+    layout = HeadLayout(6, key.shape[1], key.shape[2])
+    cells = empty_cells(layout, 96 // block_size, block_size, stored, DEVICE)
     slots = torch.tensor(SLOTS, device=DEVICE)
     if by_kernel:
         write_cells(cells, slots, key, value, largest=LARGEST.get(stored, 0.0))
     else:
-        TorchBackend(LAYOUT, DEVICE).write(cells, slots, key, value)
+        TorchBackend(layout, DEVICE).write(cells, slots, key, value)
     return cells
 
 
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
-def test_it_stores_the_bits_that_plain_torch_stores_and_touches_nothing_else(name: str, given: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(1)
-    key, value = (5 * torch.randn((5, 3, 96), generator=generator).to(given).to(DEVICE) for _ in range(2))
-    value[2, 1] = 0
-    ours, theirs = (_written(STORED[name], key, value, by_kernel=by_kernel) for by_kernel in (True, False))
+@pytest.mark.parametrize(("head_dim", "kv_heads"), [(64, 1), (96, 3), (128, 2)])
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+def test_it_stores_the_bits_that_plain_torch_stores_and_touches_nothing_else(
+    name: str, given: torch.dtype, head_dim: int, kv_heads: int, block_size: int
+) -> None:
+    generator, shape = torch.Generator().manual_seed(1), (len(SLOTS), kv_heads, head_dim)
+    key, value = (5 * torch.randn(shape, generator=generator).to(given).to(DEVICE) for _ in range(2))
+    value[2, kv_heads - 1] = 0
+    ours, theirs = (
+        _written(STORED[name], key, value, by_kernel=by_kernel, block_size=block_size) for by_kernel in (True, False)
+    )
     for mine, its in zip(_planes(ours), _planes(theirs), strict=True):
         if (name, given) == ("bf16", torch.float32) and DEVICE.type == "cpu":
             # The interpreter cuts float32 to bfloat16 where a card rounds: the last bit may differ.

@@ -1,10 +1,13 @@
 """The decode kernel sees what plain torch sees, over shapes, lengths, windows and formats, and nothing that is foreign.
 
-The whole product of the sizes takes the interpreter a quarter of an hour. Every pair of values of two of them is met
-here; `tests/gpu` has the product, for a card.
+The whole product of head sizes, groups, block sizes and windows is met with short contexts in one format. With all
+formats and long contexts it takes the interpreter a quarter of an hour: of those every pair of values of two is met.
+`tests/gpu` has all of it, for a card.
 """
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 import torch
@@ -18,6 +21,8 @@ from tests.engine.kernels.paged import BOUNDS, DEVICE, STORED, Paged, paged
 
 HEAD_DIMS, GROUPS, BLOCK_SIZES, WINDOWS = (64, 96, 128), (1, 4, 8), (16, 32), (0, 100)
 RAGGED = (1, 15, 16, 17, 64, 129, 500)
+SHORT = (1, 33, 130)
+GRID = tuple(product(HEAD_DIMS, GROUPS, BLOCK_SIZES, WINDOWS))
 # A covering array: each row is (head_dim, group, block size, window, format), and every pair of values is in some row.
 PAIRS = (
     (64, 1, 16, 0, "fp32"),
@@ -72,6 +77,21 @@ def test_the_covering_array_has_every_pair_of_values() -> None:
             assert {(row[i], row[j]) for row in PAIRS} == {(a, b) for a in first for b in second}
 
 
+@pytest.mark.parametrize(("head_dim", "group", "block_size", "window"), GRID)
+def test_every_shape_of_the_grid_sees_what_plain_torch_sees(
+    head_dim: int, group: int, block_size: int, window: int
+) -> None:
+    case = paged(
+        SHORT,
+        HeadLayout(group, 1, head_dim),
+        block_size=block_size,
+        stored=torch.float32,
+        device=DEVICE,
+        window_tokens=window,
+    )
+    assert _error(case) <= BOUNDS[torch.float32]
+
+
 @pytest.mark.parametrize(("head_dim", "group", "block_size", "window", "name"), PAIRS)
 def test_a_decode_sees_what_plain_torch_sees_and_nothing_foreign(
     head_dim: int, group: int, block_size: int, window: int, name: str
@@ -101,7 +121,7 @@ def test_a_context_of_4097_tokens_is_joined_from_its_splits(name: str) -> None:
     assert _error(case, multiprocessors=132) <= BOUNDS[torch.float32]
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp8"])
+@pytest.mark.parametrize("name", ["bf16", "int8", "fp8"])
 def test_queries_in_half_precision_lose_no_more_than_their_rounding(name: str) -> None:
     layout, asked = HeadLayout(8, 2, 64), torch.bfloat16
     case = paged((33, 200), layout, block_size=16, stored=STORED[name], device=DEVICE, asked=asked)

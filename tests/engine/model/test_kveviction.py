@@ -178,9 +178,9 @@ def test_what_is_forgotten_is_declared_where_the_engine_is_described() -> None:
         ({"kv_window_tokens": 9}, "choose sliding or sink-window, or leave them out"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(options: dict[str, object], why: str) -> None:
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(BadConfig, match=why):
-        EngineConfig.from_mapping(options)
+        EngineConfig(**options)
 
 
 def test_a_model_with_windows_of_its_own_is_refused_and_so_is_one_without_attention() -> None:

@@ -73,6 +73,11 @@ def test_the_tenant_is_the_header_else_the_user_and_the_class_is_the_header() ->
     assert malformed(arrival({"X-Tenant": "\n"})).tenant == "default"
 
 
+def test_a_salt_keeps_the_prefixes_of_those_who_send_it_apart() -> None:
+    assert parse({"prompt": "hi", "cache_salt": "ours"}).request.salt == "ours"
+    assert parse({"prompt": "hi", "cache_salt": None}).request.salt == ""
+
+
 def test_a_prompt_that_no_context_holds_is_cut_where_the_verdict_is_certain() -> None:
     assert len(parse({"prompt": "x" * (LONG_PROMPT_TOKENS + 500)}).request.prompt) == LONG_PROMPT_TOKENS + 1
     assert len(parse({"prompt": "x" * 5000}).request.prompt) == 5000

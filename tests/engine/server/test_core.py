@@ -18,7 +18,7 @@ from kvledger_engine.config import EngineConfig
 from kvledger_engine.core import Core
 from kvledger_engine.errors import ComputeLost
 from kvledger_engine.loop import EngineLoop
-from kvledger_engine.messages import Drain, Finished, FromCore, NewRequest, Tokens
+from kvledger_engine.messages import Cancel, Drain, Finished, FromCore, NewRequest, Tokens
 from kvledger_engine.terminations import Terminations
 
 CONFIG = EngineConfig(
@@ -38,6 +38,23 @@ class LostAfter(CellModel):
         if self._left < 0:
             raise ComputeLost("the device is gone")
         return super().execute(batch)
+
+
+class Held(CellModel):
+    """A cell model whose second step stops before or after it has computed, until it is let go."""
+
+    def __init__(self, *, computed: bool) -> None:
+        super().__init__(capacity_blocks=1024, block_size_tokens=16, vocab_size=256)
+        self.there, self.let_go = threading.Event(), threading.Event()
+        self._computed, self._steps = computed, 0
+
+    def execute(self, batch: Batch) -> I32:
+        self._steps += 1
+        sampled = super().execute(batch) if self._computed else None
+        if self._steps == 2:
+            self.there.set()
+            assert self.let_go.wait(10)
+        return super().execute(batch) if sampled is None else sampled
 
 
 class Run:
@@ -139,4 +156,25 @@ def test_a_core_whose_compute_is_lost_tells_every_client_and_ends(run: Run) -> N
     ends = {message.request_id: message.reason for message in run.read_to_the_end() if isinstance(message, Finished)}
     assert ends == {f"r{i}": "engine_error" for i in range(16)}
     assert not run.core.ends_cleanly
+    assert run.gauge("active_blocks") == 0
+
+
+@pytest.mark.parametrize("compute", [Held(computed=False), Held(computed=True)], ids=["planned", "computed"])
+def test_a_cancel_that_comes_while_a_step_computes_is_acted_on_after_it_and_before_the_next_plan(
+    run: Run, compute: Held
+) -> None:
+    run.peer.sendall(encode_frame([NewRequest(request_id="a", prompt=[1] * 40, max_tokens=8000)]))
+    assert compute.there.wait(10)
+    held, steps = run.gauge("active_blocks"), run.gauge("steps")
+    assert held == 3
+    sent_ns = run.ledger.clock.now_ns()
+    run.peer.sendall(encode_frame([Cancel(request_ids=["a"], cause="disconnect", since_ns=sent_ns)]))
+    compute.let_go.set()
+    run.peer.sendall(encode_frame([Drain()]))
+    run.thread.join(10)
+    run.channel.close()
+    told = run.read_to_the_end()
+    assert run.gauge("steps") == steps + 1, "the step it came in, and none after it"
+    assert sum(len(message.tokens) for message in told if isinstance(message, Tokens)) == 2
+    assert [(end.reason, end.output_tokens) for end in told if isinstance(end, Finished)] == [("cancelled", 2)]
     assert run.gauge("active_blocks") == 0

@@ -125,6 +125,15 @@ def test_a_step_without_memory_ends_its_requests_as_out_of_memory_and_the_engine
         assert process.stop()[0] == 0
 
 
+def test_an_engine_that_forgets_says_so_in_its_first_line_and_on_the_ledger(directory: Path) -> None:
+    forgetful = ("--kv-eviction", "sink-window", "--kv-window-tokens", "64", "--kv-sink-blocks", "1")
+    with engine(directory, *EMBEDDED, *forgetful) as process:
+        (said,) = process.ready["declared"]
+        assert "answers change" in said
+        assert process.sample().head.limits.kv_eviction == "sink-window"
+        assert process.stop()[0] == 0
+
+
 NORM = "model.norm.weight"
 CANNOT_BE_HAD: list[tuple[list[str], str]] = [
     (["--model", "{empty}"], "config.json"),

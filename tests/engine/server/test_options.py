@@ -6,8 +6,9 @@ import argparse
 
 import pytest
 
+from kvledger_engine.arguments import add_arguments
 from kvledger_engine.errors import BadConfig
-from kvledger_engine.options import CoreOptions, add_arguments, core_options
+from kvledger_engine.options import CoreOptions, core_options
 
 
 def options(*arguments: str) -> CoreOptions:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvledger.segment import filesystem_type
-from kvledger.snapshot import ReadStatus
+from kvledger.status import ReadStatus
 from tests.engine.server.client import Answer, Client, first_event, read_stream, talk
 from tests.engine.server.process import DEADLINE_SECONDS, EngineProcess, command, engine, environment, eventually
 
@@ -174,6 +174,20 @@ def test_a_fault_that_is_switched_on_happens(directory: Path) -> None:
         eventually(lambda: len(process.sample().slots) == 0, "the request has ended")
         assert process.gauge("active_blocks") > 0
         assert process.stop() == (0, "")
+
+
+@pytest.mark.parametrize(("model", "in_the_core"), [("cell", False), ("embedded", True)])
+def test_torch_is_in_a_core_that_has_a_model_of_tensors_and_never_where_http_is(
+    directory: Path, model: str, in_the_core: bool
+) -> None:
+    def has_torch(pid: int) -> bool:
+        return "torch" in Path(f"/proc/{pid}/maps").read_text()
+
+    with engine(directory, "--model", model) as process:
+        talk(process.url, _complete)
+        assert has_torch(process.core.pid) is in_the_core
+        assert not has_torch(process.ready["pid"])
+        assert process.stop()[0] == 0
 
 
 def test_a_next_start_takes_over_the_counters(directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.server.client import Client, first_event, talk
-from tests.engine.server.process import EngineProcess, eventually
+from tests.engine.server.process import EngineProcess, engine, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("tmpfs")]
 
@@ -188,3 +188,27 @@ def test_an_idle_core_runs_no_code(shared: EngineProcess) -> None:
         return switches() - first
 
     assert asyncio.run(rest()) <= 1
+
+
+def test_prefixes_are_shared_by_those_who_may_and_by_nobody_else(directory: Path, tmp_path: Path) -> None:
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text('[tenants.a]\nshare_group = "g"\n[tenants.b]\nshare_group = "g"\n[tenants.c]\n')
+    prompt = list(range(65))
+
+    with engine(directory, "--tenants", str(tenants)) as process:
+
+        async def hits(client: Client, tenant: str, **more: Any) -> float:
+            """Prompt tokens of one more request that were found cached."""
+            before = process.counter("prefix_hit_tokens_total")
+            answer = await client.complete(prompt=prompt, max_tokens=2, headers={"X-Tenant": tenant}, **more)
+            assert answer.status == 200
+            return process.counter("prefix_hit_tokens_total") - before
+
+        async def conversation(client: Client) -> None:
+            seen = [await hits(client, tenant) for tenant in ("c", "a", "b", "c", "stranger", "b")]
+            assert seen == [0, 0, 64, 64, 0, 64]
+            salted = [await hits(client, tenant, cache_salt="s") for tenant in ("a", "b", "c")]
+            assert salted == [0, 64, 0]
+
+        talk(process.url, conversation)
+        assert process.stop() == (0, "")

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from kvledger_agent.scrape.profile import EngineProfile, FamilySpec, NameSince, Semantics, VersionRange
+from kvledger_agent.scrape.profile import EngineProfile, FamilySpec, NameSince, OneName, Semantics, VersionRange
 
 _ON = "start it with --metrics"
 _SLOTS = "do not start it with --no-slots: /slots is on by default"
 
-
-def _family(signal: str, name: str, *, unit: str, blind: str, required: bool = True) -> FamilySpec:
-    """One family under its only name."""
-    return FamilySpec(
-        signal=signal,
-        names=(NameSince(f"llamacpp:{name}"),),
-        unit=unit,
-        blind=blind,
-        remedy=_ON,
-        required=required,
-    )
-
+_family = OneName(prefix="llamacpp:", remedy=_ON)
 
 PROFILE = EngineProfile(
     engine="llamacpp",

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from kvledger_agent.scrape.profile import EngineProfile, FamilySpec, NameSince, Semantics, Shape, VersionRange
+from kvledger_agent.scrape.profile import EngineProfile, OneName, Semantics, Shape, VersionRange
 
 _ON = "do not start it with --disable-metrics"
 
-
-def _family(
-    signal: str,
-    name: str,
-    *,
-    unit: str,
-    blind: str,
-    shape: Shape = Shape.VALUE,
-    label: str | None = None,
-    required: bool = True,
-    words: dict[str, str] | None = None,
-) -> FamilySpec:
-    """One family under its only name."""
-    return FamilySpec(
-        signal=signal,
-        names=(NameSince(f"lmdeploy:{name}"),),
-        unit=unit,
-        blind=blind,
-        remedy=_ON,
-        shape=shape,
-        label=label,
-        required=required,
-        words=words or {},
-    )
-
+_family = OneName(prefix="lmdeploy:", remedy=_ON)
 
 PROFILE = EngineProfile(
     engine="lmdeploy",

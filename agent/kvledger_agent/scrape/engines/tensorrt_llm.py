@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import math
 
-from kvledger_agent.scrape.profile import EngineProfile, FamilySpec, NameSince, Semantics, Shape, VersionRange
+from kvledger_agent.scrape.profile import EngineProfile, OneName, Semantics, Shape, VersionRange
 
 _ITERATIONS = "set enable_iter_perf_stats: true, and take 1.3 or newer"
 _REQUESTS = "set return_perf_metrics: true"
 _FEW, _GAUGES = "<1.3", ">=1.3"
 
-
-def _family(
-    signal: str,
-    name: str,
-    *,
-    unit: str,
-    blind: str,
-    remedy: str = _ITERATIONS,
-    shape: Shape = Shape.VALUE,
-    label: str | None = None,
-    since: str | None = _GAUGES,
-    required: bool = True,
-    words: dict[str, str] | None = None,
-) -> FamilySpec:
-    """One family under its only name."""
-    return FamilySpec(
-        signal=signal,
-        names=(NameSince(f"trtllm_{name}", since=since),),
-        unit=unit,
-        blind=blind,
-        remedy=remedy,
-        shape=shape,
-        label=label,
-        required=required,
-        words=words or {},
-    )
-
+_family = OneName(prefix="trtllm_", remedy=_ITERATIONS, since=_GAUGES)
+_always = OneName(prefix="trtllm_", remedy=_REQUESTS)
 
 PROFILE = EngineProfile(
     engine="tensorrt_llm",
@@ -104,42 +79,34 @@ PROFILE = EngineProfile(
             required=False,
             blind="what prefix sharing saves",
         ),
-        _family(
+        _always(
             "finished_total",
             "request_success_total",
             unit="requests",
             shape=Shape.BY,
             label="finished_reason",
-            since=None,
-            remedy=_REQUESTS,
             words={"stop": "stop", "length": "length", "cancelled": "cancelled"},
             blind="how requests end",
         ),
-        _family(
+        _always(
             "ttft_seconds",
             "time_to_first_token_seconds",
             unit="seconds",
             shape=Shape.HISTOGRAM,
-            since=None,
-            remedy=_REQUESTS,
             blind="time to first token",
         ),
-        _family(
+        _always(
             "e2e_seconds",
             "e2e_request_latency_seconds",
             unit="seconds",
             shape=Shape.HISTOGRAM,
-            since=None,
-            remedy=_REQUESTS,
             blind="how long requests take",
         ),
-        _family(
+        _always(
             "queue_seconds",
             "request_queue_time_seconds",
             unit="seconds",
             shape=Shape.HISTOGRAM,
-            since=None,
-            remedy=_REQUESTS,
             blind="how long requests wait (of those that end; the least bound is 0.3 s)",
         ),
     ),

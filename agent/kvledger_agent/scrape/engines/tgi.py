@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-from kvledger_agent.scrape.profile import EngineProfile, FamilySpec, NameSince, Semantics, Shape, VersionRange
+from kvledger_agent.scrape.profile import EngineProfile, OneName, Semantics, Shape, VersionRange
 
 _NONE = "it is always on; look whether this is TGI's own port"
 
-
-def _family(
-    signal: str,
-    name: str,
-    *,
-    unit: str,
-    blind: str,
-    shape: Shape = Shape.VALUE,
-    label: str | None = None,
-    required: bool = True,
-    only: dict[str, str] | None = None,
-    words: dict[str, str] | None = None,
-) -> FamilySpec:
-    """One family under its only name."""
-    return FamilySpec(
-        signal=signal,
-        names=(NameSince(f"tgi_{name}"),),
-        unit=unit,
-        blind=blind,
-        remedy=_NONE,
-        shape=shape,
-        label=label,
-        required=required,
-        only=only or {},
-        words=words or {},
-    )
-
+_family = OneName(prefix="tgi_", remedy=_NONE)
 
 PROFILE = EngineProfile(
     engine="tgi",

@@ -51,6 +51,8 @@ def _card(head: EngineHead) -> None:
             st.badge(spaced(head.reason), color="gray")
         st.caption(f"{literal(head.model)} · {literal(spaced(head.status))}", width="content")
     st.markdown(f"**{head.action}:** {literal(head.evidence)}")
+    if head.to_do is not None and head.verdict != "healthy":
+        st.markdown(f"To do: {literal(head.to_do)}.")
     if head.request_time is not None:
         st.caption(literal(head.request_time))
     if not head.readable:

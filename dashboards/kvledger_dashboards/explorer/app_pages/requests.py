@@ -8,6 +8,7 @@ import streamlit as st
 
 from kvledger_dashboards.explorer import charts, shell
 from kvledger_dashboards.explorer.views import requests as view
+from kvledger_dashboards.explorer.views import waits as time_view
 from kvledger_dashboards.explorer.views.text import count, duration, literal
 
 LOGICAL = "The lengths of their block tables, added up: a shared block counts once in each table that names it"
@@ -27,6 +28,14 @@ COLUMNS = {
     ),
     "block-seconds": st.column_config.NumberColumn(format="%.1f", help="A shared block's second is split"),
 }
+WINDOW_SECONDS = 60.0
+TIME_COLUMNS = {
+    "who": st.column_config.TextColumn(pinned=True),
+    "requests": st.column_config.NumberColumn(format="%d", width="small"),
+    **{name: st.column_config.NumberColumn(format="%.3f s", width="small") for name in ("P50", "P95", "P99")},
+    "mean is made of": st.column_config.TextColumn(help="The parts add up to the mean of the whole", width="large"),
+    "P95 of the parts": st.column_config.TextColumn(help="Of each part by itself: these do not add up"),
+}
 
 
 @st.fragment(run_every=shell.REFRESH_SECONDS, key="requests")
@@ -37,14 +46,12 @@ def live() -> None:
         document = shell.client().requests(key)
         rows = _filtered(document["requests"])
         _numbers(rows, document)
-        if not rows:
+        if rows:
+            _waits(rows)
+            _table(rows)
+        else:
             st.info("No live request." if not document["requests"] else "No live request is of this choice.")
-            return
-        _waits(rows)
-        st.subheader("Live requests", anchor=False)
-        shown = view.table(rows)
-        words = f"{len(shown)} live requests, the greatest holders of blocks first"
-        st.dataframe(shown, hide_index=True, column_config=COLUMNS, key="table", placeholder="not yet", alt=words)
+        _time(key)
 
 
 def _filtered(rows: list[view.Row]) -> list[view.Row]:
@@ -69,6 +76,26 @@ def _numbers(rows: list[view.Row], document: dict[str, Any]) -> None:
     columns[3].metric("Oldest", "none" if oldest is None else duration(oldest), border=True)
     if document["left_out"]:
         st.caption(f"{document['left_out']} more were being changed at this moment and have no row this time.")
+
+
+def _table(rows: list[view.Row]) -> None:
+    st.subheader("Live requests", anchor=False)
+    shown = view.table(rows)
+    words = f"{len(shown)} live requests, the greatest holders of blocks first"
+    st.dataframe(shown, hide_index=True, column_config=COLUMNS, key="table", placeholder="not yet", alt=words)
+
+
+def _time(key: str) -> None:
+    """Where the time of requests goes: those that got their first token, or ended, in the last minute."""
+    st.subheader("Where the last minute's time went", anchor=False)
+    document = shell.client().waits(key, window_seconds=WINDOW_SECONDS)
+    rows = time_view.table(document)
+    if rows:
+        words = "Time to the first token and whole time, for all, by tenant and by class"
+        st.dataframe(rows, hide_index=True, column_config=TIME_COLUMNS, key="time", alt=words)
+    else:
+        st.caption("In the last minute no request got its first token, and none ended.")
+    st.caption(literal(time_view.oldest(document)))
 
 
 def _waits(rows: list[view.Row]) -> None:

@@ -25,7 +25,8 @@ _ACTIONS = {
 class EngineHead:
     """One source of the agent. `readable` is false where its ledger could not be read; `error` then says why.
 
-    `reason` says why the verdict is what it is, `request_time` where the time of requests went, the largest part first.
+    `reason` says why the verdict is what it is, `to_do` what to do about it, `request_time` where the time of requests
+    went, the largest part first.
     `warning` tells that what is shown is not a live engine's present: dead, closed, frozen, or no longer readable.
     """
 
@@ -40,6 +41,7 @@ class EngineHead:
     evidence: str
     warning: str | None
     reason: str | None = None
+    to_do: str | None = None
     request_time: str | None = None
 
 
@@ -82,6 +84,7 @@ def _head(line: Mapping[str, Any]) -> EngineHead:
         evidence=str(verdict.get("evidence") or line.get("error") or "nothing is known of this engine"),
         warning=warning_of(line.get("status"), line.get("up")) if readable else None,
         reason=verdict.get("reason"),
+        to_do=verdict.get("to_do"),
         request_time=_request_time(verdict),
     )
 

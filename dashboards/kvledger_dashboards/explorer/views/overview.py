@@ -49,11 +49,6 @@ class Demand:
         """How many wait; None if it is not reported."""
         return None if self.waiting is None else sum(self.waiting.values())
 
-    @property
-    def rejected_total(self) -> float | None:
-        """How many were refused since the engine's start; None if it is not reported."""
-        return None if self.rejections is None else sum(self.rejections.values())
-
 
 def pool_bar(snapshot: Mapping[str, Any]) -> PoolBar:
     """The pool of a snapshot document."""
