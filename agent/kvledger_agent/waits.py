@@ -157,7 +157,7 @@ def _with_allocation(parts: F64, allocating: float) -> F64:
 
 
 def _allocating(stats: StatsView) -> float | None:
-    """The allocator's part of the steps' time since the start; None where it is not kept or there was no step."""
+    """The allocator's part of the steps' time since the counters began; None where not kept, or without a step."""
     allocation = stats.histogram("allocation")
     steps = [stats.histogram("step", phase=phase) for phase in _STEPS]
     seconds = sum(step.sum for step in steps if step is not None)

@@ -60,8 +60,8 @@ def few_slots(tiny_model: Path) -> Iterator[VllmServer]:
 
 @pytest.fixture(scope="module")
 def small_steps(tiny_model: Path) -> Iterator[VllmServer]:
-    """512 blocks, four tokens a step: a long prompt takes hundreds of steps."""
-    with serving(tiny_model, 513, 4, "--max-num-batched-tokens", "4") as server:
+    """512 blocks, one slot, one token a step: a prompt takes as many steps as it has tokens."""
+    with serving(tiny_model, 513, 1, "--max-num-batched-tokens", "1") as server:
         yield server
 
 
@@ -171,8 +171,8 @@ def test_an_engine_of_few_slots_is_taken_for_what_it_is(
 def test_a_long_prompt_in_small_pieces_is_no_stall_though_nobody_gets_a_token_for_seconds(
     small_steps: VllmServer,
 ) -> None:
-    """One prompt takes longer than a stall; what waits behind it waits for the tokens of a step."""
-    streams = [Stream(clients=2, prompt=1900, tokens=2, tenant=""), Stream(clients=2, prompt=20, tokens=2, tenant="")]
+    """One prompt takes longer than a stall; what waits behind it waits for the one token of a step."""
+    streams = [Stream(clients=2, prompt=2000, tokens=2, tenant=""), Stream(clients=2, prompt=20, tokens=2, tenant="")]
 
     found = said(small_steps, streams, "token_budget", silence_seconds=STALL_SECONDS)
 
