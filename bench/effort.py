@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 OnProgress = Callable[[int, int], None]
 """Called with (rounds done, rounds in all)."""
@@ -27,10 +26,3 @@ class Effort:
         for number in range(total):
             yield number
             self.on_progress(number + 1, total)
-
-
-def effort_of(arguments: Sequence[str], description: str | None) -> Effort:
-    """What the command line of a bench with no other option asks for: full, or `--quick`."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="few windows, for trying things out")
-    return Effort(quick=parser.parse_args(arguments).quick)

@@ -11,6 +11,8 @@ from bench import (
     fleet,
     instrument,
     paging,
+    pluginstep,
+    pluginthroughput,
     pool,
     prefix,
     publication,
@@ -49,4 +51,6 @@ ROWS = (
     Row(vllmpool.NAME, vllmpool.measure),
     Row(vllmdecode.NAME, vllmdecode.measure),
     Row(vllmtrace.NAME, vllmtrace.measure),
+    Row(pluginstep.NAME, pluginstep.measure),
+    Row(pluginthroughput.NAME, pluginthroughput.measure),
 )

@@ -93,8 +93,12 @@ class Sender(Channel):
         words[_SENT] = number + 1
         words[_WRITTEN] = written + _FRAME.size + length
         if words[_ASLEEP]:
-            os.eventfd_write(self.bell, 1)
+            self.ring()
         return True
+
+    def ring(self) -> None:
+        """Wake the reader: it applies now what it would have applied a little later."""
+        os.eventfd_write(self.bell, 1)
 
 
 class Receiver(Channel):
@@ -125,8 +129,9 @@ class Receiver(Channel):
         """Ask for a statement of everything."""
         self._words[_WANTED] += 1
 
-    def silence(self) -> None:
-        """Forget that the bell was rung."""
+    def nap(self, writer: int, seconds: float) -> None:
+        """Wait that long, or until the bell is rung, or the process of pidfd `writer` has ended."""
+        kernel.ready(seconds, self.bell, writer)
         with suppress(BlockingIOError):
             os.eventfd_read(self.bell)
 

@@ -63,6 +63,8 @@ class Companion:
     def await_applied(self, seconds: float) -> bool:
         """Wait until everything that was sent is applied; False where it was not within the time, or never will be."""
         deadline = time.monotonic() + seconds
+        if not self._has_ended(0):
+            self._sender.ring()
         while self._missing():
             if self._has_ended(0) or time.monotonic() > deadline:
                 return not self._missing()

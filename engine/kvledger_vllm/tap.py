@@ -115,6 +115,11 @@ class Tap:
         notes.evictions = 0
         self._tapped_ns = _now() - ended_ns
 
+    @property
+    def sent(self) -> int:
+        """Messages so far."""
+        return self._sender.sent
+
     def close(self, clean: bool) -> None:
         """Say that there is nothing more to come, and whether the core ends as it was asked to.
 

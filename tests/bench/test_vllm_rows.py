@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import vllmdecode, vllmpool, vllmtrace
+from bench import pluginstep, pluginthroughput, vllmdecode, vllmpool, vllmtrace
 from bench.answers import Answer
 from bench.effort import Effort
 from bench.errors import NotHere
@@ -43,7 +43,7 @@ def test_one_of_another_version_is_none(tmp_path: Path, monkeypatch: pytest.Monk
         vllm_python()
 
 
-@pytest.mark.parametrize("name", AGAINST_VLLM)
+@pytest.mark.parametrize("name", [*AGAINST_VLLM, pluginstep.NAME, pluginthroughput.NAME])
 def test_a_row_without_vllm_is_not_measured_but_said_to_be_missing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,3 +123,29 @@ def test_what_vllm_does_besides_is_shown_beside_and_not_in_the_ratio() -> None:
     assert shown["with requests made and hashed, vllm over ours"] == pytest.approx(4, rel=1e-3)
     shown = {q.name: q.estimate.value for q in pool(95, 905).quantities}
     assert shown["whole round with caching, vllm over ours"] == pytest.approx(10, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("added", "alone", "met"), [(90, 4000, [True, True]), (110, 4000, [False, True]), (90, 2500, [True, False])]
+)
+def test_what_the_plugin_adds_is_held_against_both_its_bars_in_the_steady_load(
+    added: float, alone: float, met: list[bool]
+) -> None:
+    figures: dict[str, float] = {}
+    for kind in ("steady", "changing"):
+        figures |= {
+            f"{kind}_without": alone,
+            f"{kind}_again": alone,
+            f"{kind}_with": alone + added,
+            f"{kind}_mirror": 1,
+        }
+    lines = pluginstep.results(steady(**figures))
+    assert [line.met for line in lines] == [*met, None, None]
+    assert [line.estimate.value for line in lines[:2]] == pytest.approx([added, 100 * added / alone], rel=1e-3)
+
+
+@pytest.mark.parametrize(("ratio", "met"), [(0.995, True), (0.98, False)])
+def test_throughput_with_the_plugin_is_held_against_that_without(ratio: float, met: bool) -> None:
+    line = pluginthroughput.result(steady(**{"with": 100 * ratio, "without": 100}))
+    assert line.estimate.value == pytest.approx(ratio)
+    assert line.met is met

@@ -66,16 +66,17 @@ class Conductor:
         document: dict[str, Any] = json.loads(line)
         return document
 
-    def attached(self, attached: bool) -> dict[str, Any]:
-        """With a `TOGGLE`: have the instrument taken out, or a new one put in. Returns once that is done.
+    def windows(self, count: int) -> list[dict[str, Any]]:
+        """With a `TOGGLE`: so many `toggle.Window`s of a server under load. Returns once they are over.
 
-        Raises `RuntimeError` where it could not be, or the instrument has switched itself off.
+        Raises `RuntimeError` where the load ends before, or the instrument switches itself off.
         """
-        self.tell(attached=attached)
+        self.tell(windows=count)
         answer = self.held()
         if "error" in answer:
             raise RuntimeError(answer["error"])
-        return answer
+        measured: list[dict[str, Any]] = answer["windows"]
+        return measured
 
     def close(self) -> None:
         """Let the engine core go for good. Idempotent."""

@@ -18,9 +18,10 @@ from kvledger.layout import CONTROL_INDEX
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
-from kvledger_vllm.attach import Instrument, watch_schedulers
+from kvledger_vllm.attach import Instrument, attach, watch_schedulers
 from kvledger_vllm.settings import Settings
 from tests.vllm.bare import BareScheduler
+from tests.vllm.toggle import take_out
 from tests.vllm.truth import differences, ledger_counts, truth_of
 
 
@@ -132,3 +133,12 @@ def test_two_ranks_in_one_process_have_a_ledger_each_that_tells_its_own(watched:
         assert (limits.engine, limits.rank, limits.capacity_blocks) == ("chat", rank, 32 + rank)
         assert len(reader.sample().slots) == 1 + rank
         stop(bare)
+
+
+def test_the_ledger_of_a_pool_of_100_000_blocks_takes_at_most_32_mb(tiny_model: Path, ledger_directory: Path) -> None:
+    bare = BareScheduler(tiny_model, blocks=100_001, max_num_seqs=256, max_num_batched_tokens=8192)
+    instrument = attach(bare.scheduler, Settings(directory=ledger_directory, engine="big"))
+    assert instrument.ledger is not None, instrument.switch.why
+    assert instrument.ledger.path is not None
+    assert 0 < instrument.ledger.path.stat().st_size <= 32_000_000
+    assert take_out(bare.scheduler) == ""

@@ -22,7 +22,7 @@ from kvledger_agent.observation import VerdictView
 from tests.children import memory_directory
 from tests.ledger.toy import toy_limits
 from tests.vllm.conductor import Conductor
-from tests.vllm.seen import observation_of
+from tests.vllm.seen import await_idle, observation_of
 from tests.vllm.server import MODEL, VllmServer, vllm_server
 
 SWITCHED_OFF = "the instrument switched itself off, vLLM goes on"
@@ -69,6 +69,7 @@ def test_an_error_in_a_hook_switches_the_instrument_off_and_the_agent_says_why(
         closing(Agent(AgentConfig(directory=directory))) as agent,
     ):
         serves(server)
+        await_idle(agent)
         assert verdict_of(agent).verdict is Verdict.HEALTHY
         conductor.tell(hold=True)
         with ThreadPoolExecutor(1) as pool:

@@ -1,24 +1,40 @@
-"""A vLLM plugin for benches and tests: takes the instrument out of a running engine core, and puts a new one in.
+"""A vLLM plugin for benches and tests: takes the hooks out of a running engine core, and puts them in again, in turns.
 
-Active only if KVLEDGER_TEST_HOOK names a directory with the socket of a `tests.vllm.conductor`. It acts while the
-engine is idle, in the engine core's own thread, and has nothing in the scheduler while that works.
+Active only if KVLEDGER_TEST_HOOK names a directory with the socket of a `tests.vllm.conductor`. It acts between two
+steps, in the engine core's own thread; how long steps take is measured there, too.
 """
 
 from __future__ import annotations
 
 import json
-import queue
 import socket
 import sys
 import threading
-from collections.abc import Callable
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.vllm.debug_hook import PATIENCE_SECONDS, Attach, replace_attach
 
-PutIn = Callable[[Any], Any]
-"""Attaches a new instrument to a scheduler, and returns it."""
+_MOST_SECONDS_A_WINDOW = 10.0
+INSTRUMENT = "scheduler.kvledger"
+"""Where a scheduler's instrument is to be found, whether its hooks are in or not."""
+STEPS, SETTLING_STEPS = 100, 40
+"""Of a window, and those between two that are not measured."""
+
+
+@dataclass(slots=True)
+class Window:
+    """`STEPS` steps of an engine core under load, with the instrument or without: from one output to a later one."""
+
+    plugged: bool
+    seconds: float = 0.0
+    tokens: int = 0
+    messages: int = 0
+    """What the tap sent in it."""
+    traces: list[str] = field(default_factory=list)
+    """What of the instrument's was found in the scheduler at its end."""
 
 
 def register() -> None:
@@ -26,32 +42,33 @@ def register() -> None:
 
     def toggled(original: Attach, socket_path: Path) -> Attach:
         def attach(scheduler: Any, settings: Any) -> Any:
-            _listen_from_the_first_step(socket_path, lambda again: original(again, settings))
-            return original(scheduler, settings)
+            instrument = original(scheduler, settings)
+            _listen_from_the_first_step(socket_path, instrument)
+            return instrument
 
         return attach
 
     replace_attach(toggled)
 
 
-def _listen_from_the_first_step(path: Path, put_in: PutIn) -> None:
+def _listen_from_the_first_step(path: Path, instrument: Any) -> None:
     """Schedulers are made while the engine core is; the loop is entered once, when all of it is there."""
     proc = sys.modules["vllm.v1.engine.core"].EngineCoreProc
     run_busy_loop = proc.run_busy_loop
 
     def listening_run_busy_loop(core: Any) -> Any:
-        Toggle(path, core, put_in).start()
+        Toggle(path, core, instrument).start()
         return run_busy_loop(core)
 
     proc.run_busy_loop = listening_run_busy_loop
 
 
 class Toggle(threading.Thread):
-    """Waits on the conductor's socket; each line is `{"attached": whether}`, each answer says what is there now."""
+    """Waits on the conductor's socket; each line is `{"windows": how many}`, each answer what was measured in them."""
 
-    def __init__(self, path: Path, core: Any, put_in: PutIn) -> None:
+    def __init__(self, path: Path, core: Any, instrument: Any) -> None:
         super().__init__(name="kvledger-toggle", daemon=True)
-        self._path, self._core, self._put_in = path, core, put_in
+        self._path, self._core, self._instrument = path, core, instrument
 
     def run(self) -> None:
         """Until the conductor hangs up."""
@@ -59,41 +76,84 @@ class Toggle(threading.Thread):
             peer.connect(str(self._path))
             with peer.makefile("r") as lines:
                 for line in lines:
-                    answer = self._once_idle(bool(json.loads(line)["attached"]))
+                    answer = self._measured(int(json.loads(line)["windows"]))
                     peer.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _once_idle(self, attached: bool) -> dict[str, Any]:
-        """Have the engine's own thread do it. An idle engine waits for a message: this is one it has for itself."""
-        from vllm.v1.engine import EngineCoreRequestType
+    def _measured(self, count: int) -> dict[str, Any]:
+        windows = Windows(self._core, self._instrument, count)
+        self._core.step_fn = windows.step
+        if not windows.done.wait(PATIENCE_SECONDS + count * _MOST_SECONDS_A_WINDOW):
+            return {"error": f"the load ended before {count} windows were over"}
+        if windows.why:
+            return {"error": windows.why}
+        return {"windows": [asdict(window) for window in windows.over]}
 
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._core._idle_state_callbacks.append(lambda core: answers.put(self._safely(core.scheduler, attached)))
-        self._core.input_queue.put_nowait((EngineCoreRequestType.WAKEUP, None))
-        try:
-            return answers.get(timeout=PATIENCE_SECONDS)
-        except queue.Empty:
-            return {"error": f"the engine was not idle within {PATIENCE_SECONDS:g} s"}
 
-    def _safely(self, scheduler: Any, attached: bool) -> dict[str, Any]:
-        try:
-            return self._turn(scheduler, attached)
-        except Exception as error:  # noqa: BLE001 - the test is told, and fails; the engine is not to
-            return {"error": f"{type(error).__name__}: {error}"}
+class Windows:
+    """Runs an engine core's steps in its place, and between two of them puts the hooks in or takes them out."""
 
-    def _turn(self, scheduler: Any, attached: bool) -> dict[str, Any]:
-        """Take out what is there, in any case; then maybe put in a new one. Its ledger is the next epoch."""
-        from vllm.utils.gc_utils import freeze_gc_heap
+    def __init__(self, core: Any, instrument: Any, count: int) -> None:
+        self._core, self._original, self._instrument, self._count = core, core.step_fn, instrument, count
+        self._steps = self._began_ns = self._sent = 0
+        self._plugged = True
+        self._window: Window | None = None
+        self.over: list[Window] = []
+        self.why = ""
+        self.done = threading.Event()
 
-        why = take_out(scheduler)
-        ledger = None
-        if attached:
-            instrument = self._put_in(scheduler)
-            ledger, why = instrument.ledger, why or instrument.switch.why
-        # As vLLM does once it has started, when the plugin is there already: neither kind has more to look through.
-        freeze_gc_heap()
-        if why:
-            return {"error": f"the instrument has switched itself off: {why}"}
-        return {"ledger": str(ledger.path) if ledger is not None else None, "traces": traces(scheduler)}
+    def step(self) -> Any:
+        """One step of the engine's. Counts those whose output is there."""
+        result = self._original()
+        outputs = result[0]
+        if outputs is not None:
+            self._steps += 1
+            if self._window is not None:
+                self._window.tokens += sum(len(of_client.outputs) for of_client in outputs.values())
+            try:
+                self._after()
+            except Exception as error:  # noqa: BLE001 - the bench is told, and fails; the engine is not to
+                self._end(f"{type(error).__name__}: {error}")
+        return result
+
+    def _after(self) -> None:
+        if self._window is None:
+            if self._steps == 1 and not self.over:
+                self._turn(plugged=False)
+            if self._steps >= SETTLING_STEPS:
+                self._begin()
+        elif self._steps >= STEPS:
+            self._complete(self._window)
+
+    def _begin(self) -> None:
+        self._steps, self._sent = 0, self._instrument.tap.sent
+        self._window, self._began_ns = Window(self._plugged), time.monotonic_ns()
+
+    def _complete(self, window: Window) -> None:
+        window.seconds = (time.monotonic_ns() - self._began_ns) / 1e9
+        window.messages = self._instrument.tap.sent - self._sent
+        window.traces = [name for name in traces(self._core.scheduler) if name != INSTRUMENT]
+        self.over.append(window)
+        self._window, self._steps = None, 0
+        if why := self._instrument.switch.why:
+            raise RuntimeError(f"the instrument has switched itself off: {why}")
+        if len(self.over) == self._count:
+            self._end("")
+        else:
+            # Without, with, with, without, and so on: whatever drifts hits both alike.
+            self._turn(plugged=len(self.over) % 4 in (1, 2))
+
+    def _turn(self, *, plugged: bool) -> None:
+        """Nothing of the hooks is left where they are out; once they are in, they tell everything anew."""
+        hooks = self._instrument.hooks
+        hooks.remove()
+        self._plugged = plugged
+        if plugged:
+            hooks.put_in()
+
+    def _end(self, why: str) -> None:
+        self.why = why
+        self._core.step_fn = self._original
+        self.done.set()
 
 
 def take_out(scheduler: Any) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import select
+import subprocess
+import sys
+import threading
 from collections import deque
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvledger_vllm import kernel
 from kvledger_vllm.channel import Receiver, Sender
 
-SIZE = 1000
+SIZE, FOR_EVER = 1000, 60.0
 TURNS = st.lists(st.one_of(st.binary(max_size=700), st.none()), max_size=200)
 
 
@@ -84,13 +90,30 @@ def test_a_message_that_is_not_all_there_yet_is_not_taken() -> None:
 
 @pytest.mark.parametrize("asleep", [True, False])
 def test_the_bell_is_rung_for_a_reader_that_sleeps_and_for_no_other(asleep: bool) -> None:
-    import select
-
     sender = Sender.create(SIZE)
     receiver = Receiver(sender.memory, sender.bell)
     receiver.asleep(asleep)
     sender.send(b"one")
     assert bool(select.select([sender.bell], [], [], 0)[0]) == asleep
-    receiver.silence()
+    receiver.nap(sender.bell, 0)
     assert not select.select([sender.bell], [], [], 0)[0]
+    sender.close()
+
+
+def test_a_nap_ends_when_the_bell_is_rung_or_the_writer_is_gone() -> None:
+    writer = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    descriptor = kernel.process(writer.pid)
+    sender = Sender.create(SIZE)
+    receiver = Receiver(sender.memory, sender.bell)
+    ring = threading.Timer(0.05, sender.ring)
+    ring.start()
+    receiver.nap(descriptor, FOR_EVER)
+    ring.join()
+    assert not select.select([descriptor], [], [], 0)[0]
+    end = threading.Timer(0.05, writer.communicate)
+    end.start()
+    receiver.nap(descriptor, FOR_EVER)
+    assert select.select([descriptor], [], [], 0)[0]
+    end.join()
+    os.close(descriptor)
     sender.close()
