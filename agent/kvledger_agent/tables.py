@@ -72,7 +72,7 @@ def _release(finding: Finding) -> str:
     release = finding.release
     if release is None:
         return ""
-    return f"to be released by `{release.event}` in publication {release.seq}, which says {release.blocks} blocks"
+    return f"should have come back in publication {release.seq} (event {release.event}), which says {release.blocks} blocks"
 
 
 def _growth(finding: Finding) -> str:

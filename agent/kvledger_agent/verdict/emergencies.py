@@ -83,7 +83,7 @@ def _one_kind(kind: FindingKind, alike: list[Finding]) -> str:
         more = f" and {len(alike) - 1} others" if len(alike) > 1 else ""
         told += f" of request {owner.serial} (tenant {owner.tenant}{ended}){more}"
     if release is not None:
-        told += f", to be released by `{release.event}` in publication {release.seq}"
+        told += f", should have come back in publication {release.seq} (event {release.event})"
     if first.blocks_per_minute and first.seconds_to_exhaustion is not None:
         told += f", {first.blocks_per_minute:+.1f} a minute: nothing is left in {first.seconds_to_exhaustion:.0f} s"
     return told
