@@ -87,4 +87,7 @@ def test_a_leak_names_the_event_that_should_have_released_the_blocks_and_how_the
     assert (finding.release.event, finding.release.blocks) == ("released", finding.block_count)
     assert finding.release.seq <= finding.seq
     assert seen.verdict is not None
-    assert "of request 1 (tenant acme, cancelled:disconnect), should have come back in publication" in seen.verdict.evidence
+    assert (
+        "of request 1 (tenant acme, cancelled:disconnect), should have come back in publication"
+        in seen.verdict.evidence
+    )
