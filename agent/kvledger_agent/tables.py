@@ -72,7 +72,8 @@ def _release(finding: Finding) -> str:
     release = finding.release
     if release is None:
         return ""
-    return f"should have come back in publication {release.seq} (event {release.event}), which says {release.blocks} blocks"
+    publication = f"publication {release.seq} (event {release.event})"
+    return f"should have come back in {publication}, which says {release.blocks} blocks"
 
 
 def _growth(finding: Finding) -> str:
