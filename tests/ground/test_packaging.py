@@ -38,7 +38,7 @@ EXTRAS = {
     "engine": {"aiohttp", "jinja2", "msgspec", "numba", "safetensors", "tokenizers", "torch"},
     "kernels": {"triton"},
     "otlp": {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk", "requests"},
-    "alerts": {"pyyaml"},
+    "alerts": {"markdown-it-py", "pyyaml"},
     "dashboards": {"grafana-foundation-sdk"},
     "explorer": {"plotly", "streamlit"},
     "all": {"kvledger[agent,alerts,dashboards,engine,explorer,kernels,otlp]"},

@@ -1,23 +1,28 @@
-"""The runbook on loopback, so that the links of alerts lead somewhere: each page as text with its links. Serves no file
-but the runbook's.
-"""
+"""The runbook on loopback, so that the links of alerts lead somewhere. Serves no file but the runbook's."""
 
 from __future__ import annotations
 
 import html
-import re
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 
+from markdown_it import MarkdownIt
+
 from kvledger_alerts.monitor.server import HOST
 from kvledger_alerts.runbook_pages import RUNBOOK, TRIAGE
 
 PREFIX = "/runbook/"
-_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
-_STYLE = "body{max-width:64em;margin:2em auto;font:15px/1.5 monospace}pre{white-space:pre-wrap}"
+_STYLE = """
+:root{color-scheme:light dark}
+body{max-width:54em;margin:2em auto;padding:0 1em;font:16px/1.6 system-ui,sans-serif}
+code{font:14px/1.5 ui-monospace,monospace;background:#8882;border-radius:3px;padding:1px 4px}
+pre{background:#8882;border-radius:6px;padding:.8em 1em;overflow-x:auto}pre code{background:none;padding:0}
+table{border-collapse:collapse}th,td{border:1px solid #8886;padding:.3em .7em;text-align:left;vertical-align:top}
+"""
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
 def page_named(path: str) -> Path | None:
@@ -28,9 +33,10 @@ def page_named(path: str) -> Path | None:
 
 
 def as_html(title: str, text: str) -> str:
-    """Markdown as it is written, with links that can be followed."""
-    shown = _LINK.sub(lambda found: f'<a href="{found[2]}">{found[1]}</a>', html.escape(text))
-    return f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style><pre>{shown}"
+    """A page of Markdown as one of HTML."""
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
+    shown: str = _MARKDOWN.render(text)
+    return f"{head}<style>{_STYLE}</style>{shown}"
 
 
 class _Handler(BaseHTTPRequestHandler):
