@@ -103,7 +103,7 @@ class AgentClient:
 
     def waits(self, engine: str, *, window_seconds: float) -> Document:
         """What first tokens and whole requests are made of, and who waits longest. Raises `ClientError`."""
-        query = urlencode({"window": f"{window_seconds:g}"})
+        query = urlencode({"window_seconds": f"{window_seconds:g}"})
         waits = self.get(_path(engine, "waits") + "?" + query).get("waits")
         if not isinstance(waits, dict):
             raise BadAnswer("the agent's answer has no object 'waits': it is of another version")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.errors import UsageError
 from kvledger_agent.scrape.endpoint import parse_endpoint
 from kvledger_agent.scrape.fetch import TIMEOUT_SECONDS
@@ -62,30 +62,23 @@ class AgentConfig:
             raise UsageError("host is empty: use 127.0.0.1, or the address of one interface")
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port={self.port}: use 0 (any free port) to 65535")
-        self._check_positive("interval_seconds", self.interval_seconds)
-        self._check_positive("stale_after_seconds", self.stale_after_seconds)
-        self._check_positive("otlp_interval_seconds", self.otlp_interval_seconds)
-        self._check_positive("otlp_timeout_seconds", self.otlp_timeout_seconds)
-        self._check_positive("scrape_interval_seconds", self.scrape_interval_seconds)
-        self._check_positive("scrape_timeout_seconds", self.scrape_timeout_seconds)
-        self._check_positive("verdict_window_seconds", self.verdict_window_seconds)
+        for name in _SECONDS:
+            above_zero(name, getattr(self, name))
         names = [parse_endpoint(text).name for text in self.scrape]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UsageError(f"scrape: {', '.join(twice)} is given twice: name one of them with NAME=URL")
         if self.otlp is not None:
             otlp_url(self.otlp)
         if self.price_per_hour is not None:
-            self._check_positive("price_per_hour", self.price_per_hour)
+            above_zero("price_per_hour", self.price_per_hour)
         if self.stale_after_seconds <= self.interval_seconds:
             raise UsageError(
                 f"stale_after_seconds={self.stale_after_seconds:g} is not longer than "
                 f"interval_seconds={self.interval_seconds:g}: every scrape would be refused"
             )
 
-    @staticmethod
-    def _check_positive(name: str, value: float) -> None:
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name}={value}: use a number above 0")
+
+_SECONDS = tuple(f.name for f in fields(AgentConfig) if f.name.endswith("_seconds"))
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def test_waits_are_told_for_all_by_tenant_and_by_class_with_percentiles_and_who_
 
 
 def test_a_window_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="window=0"):
+    with pytest.raises(UsageError, match="window_seconds=0"):
         run(waits.COMMAND, "--window", "0")
 
 

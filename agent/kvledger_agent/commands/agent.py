@@ -53,16 +53,18 @@ class AgentCommand:
             metavar="[NAME=]URL",
             help="watch an engine by the page it serves, such as http://127.0.0.1:8000; may be given more than once",
         )
-        for name, kind, text in _settings(defaults):
-            parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
+        for field, kind, text in _settings(defaults):
+            name, unit, _ = field.partition("_seconds")
+            flag, metavar = f"--{name.replace('_', '-')}", "SECONDS" if unit else kind.__name__.upper()
+            parser.add_argument(flag, dest=field, type=kind, metavar=metavar, help=text)
         parser.add_argument(
             "--once",
             action="store_true",
             help="sample once, print the metrics page, or with --json every engine's snapshot document, and exit",
         )
         parser.epilog = (
-            f"Every setting has a variable, too: {AGENT_PREFIX}PORT and so on. Headers for --otlp are taken from "
-            "OTEL_EXPORTER_OTLP_HEADERS, so that no secret stands in the list of processes."
+            f"Every setting has a variable, too: {AGENT_PREFIX}PORT, {AGENT_PREFIX}INTERVAL_SECONDS and so on. Headers "
+            "for --otlp are taken from OTEL_EXPORTER_OTLP_HEADERS, so that no secret stands in the list of processes."
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -86,27 +88,19 @@ COMMAND = AgentCommand()
 
 
 def _settings(defaults: AgentConfig) -> list[tuple[str, type[Any], str]]:
-    """Every setting that is one word or number: its flag, its type, and what it says, with the default."""
+    """Every setting that is one word or number: its field, its type, and what it says, with the default."""
     return [
         ("host", str, f"address to listen on ({defaults.host})"),
         ("port", int, f"port to listen on; 0 picks a free one ({defaults.port})"),
-        ("interval-seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
-        (
-            "stale-after-seconds",
-            float,
-            f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
-        ),
-        ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
-        ("scrape-interval-seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
-        ("scrape-timeout-seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
-        (
-            "verdict-window-seconds",
-            float,
-            f"seconds of the past that a verdict is judged over ({defaults.verdict_window_seconds:g})",
-        ),
+        ("interval_seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
+        ("stale_after_seconds", float, f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})"),
+        ("price_per_hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
+        ("scrape_interval_seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
+        ("scrape_timeout_seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
+        ("verdict_window_seconds", float, f"past that a verdict is judged over ({defaults.verdict_window_seconds:g})"),
         ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
-        ("otlp-interval-seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
-        ("otlp-timeout-seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
+        ("otlp_interval_seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
+        ("otlp_timeout_seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
     ]
 
 

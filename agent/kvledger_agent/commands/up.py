@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.profiles import PROFILES
@@ -54,8 +54,8 @@ class UpCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Run to the end. Returns 1 when a promise of the run did not hold."""
-        if args.seconds is not None and not 0 < args.seconds < math.inf:
-            raise UsageError(f"--for {args.seconds}: give a finite number of seconds above 0")
+        if args.seconds is not None:
+            above_zero("--for", args.seconds)
         if args.trace is not None and not args.trace.is_file():
             raise UsageError(f"--trace {args.trace}: no such file; give a Mooncake JSONL or Azure CSV trace")
         began = time.monotonic()

@@ -87,7 +87,7 @@ def _add_endpoint(group: argparse._ArgumentGroup) -> None:
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--trace", type=Path, metavar="FILE", help="replay a Mooncake JSONL or Azure CSV trace")
     until = f"end the arrivals after this ({DEFAULT_SECONDS:g}, or with the trace)"
-    group.add_argument("--for", "--duration", dest="duration", type=float, metavar="SECONDS", help=until)
+    group.add_argument("--for", dest="duration", type=float, metavar="SECONDS", help=until)
     group.add_argument("--requests", type=int, metavar="N", help="end the arrivals after this many")
     _add_number(group, "--rate", _PLAN.rate_per_second, "N", "requests per second, Poisson")
     _add_number(group, "--burst", _PLAN.burst, "N", "requests that arrive at one instant, at the same mean rate")

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, replace
 
 from kvledger.words import RequestClass
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import FINISH, Fate, FateKind, PrefixRun
 
@@ -109,8 +110,7 @@ class Draws:
         """Raises UsageError for counts below 1 or a length scale that is not positive."""
         if tenants < 1 or prefixes_per_tenant < 1:
             raise UsageError(f"tenants {tenants}, prefixes per tenant {prefixes_per_tenant}: give at least 1 of each")
-        if not (0 < length_scale < math.inf):
-            raise UsageError(f"length scale {length_scale}: give a finite number above 0")
+        above_zero("length_scale", length_scale)
         self._profile = profile
         self._seed = seed
         self._scale = length_scale

@@ -1,0 +1,75 @@
+"""Numbers that make no sense, given to every flag of every command: one line that says why, and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from kvledger_agent.cli import GROUP, build_parser, main
+
+ODD_NUMBERS = ("nan", "inf", "-inf", "-1", "1e300")
+NOWHERE = "http://127.0.0.1:1"
+NEEDED = {"doctor": [NOWHERE], "drill": [NOWHERE], "load": ["--url", NOWHERE]}
+"""What a command needs before it gets to its numbers; were they let through, it would find nobody: exit code 1."""
+OTHERS = ("engine",)
+"""Not this component's."""
+
+
+def flags_of(kind: type) -> list[tuple[str, str]]:
+    """Every flag of every command that takes such a number."""
+    found = []
+    for point in metadata.entry_points(group=GROUP):
+        if point.name in OTHERS:
+            continue
+        (actions,) = (a for a in build_parser(point.name)._actions if isinstance(a, argparse._SubParsersAction))
+        for action in actions.choices[point.name]._actions:
+            found += [(point.name, action.option_strings[0])] if action.type is kind else []
+    return sorted(found)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_to_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVLEDGER_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize(("command", "flag"), flags_of(float))
+@pytest.mark.parametrize("number", ODD_NUMBERS)
+def test_a_number_that_makes_no_sense_is_a_usage_error(
+    command: str, flag: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, *NEEDED.get(command, []), f"{flag}={number}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{float(number):g}" in line.replace("1e300", "1e+300")
+
+
+def test_there_are_numbers_to_try() -> None:
+    assert {command for command, _ in flags_of(float)} >= {
+        "agent",
+        "doctor",
+        "drill",
+        "load",
+        "scorecard",
+        "up",
+        "waits",
+    }
+
+
+@pytest.mark.parametrize(("command", "flag"), [flag for flag in flags_of(float) if flag[0] == "agent"])
+def test_a_time_is_named_for_what_it_is_on_the_command_line_and_with_its_unit_in_the_environment(
+    command: str, flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = flag.removeprefix("--").replace("-", "_").upper()
+    unit = "" if name == "PRICE_PER_HOUR" else "_SECONDS"
+    monkeypatch.setenv(f"KVLEDGER_AGENT_{name}{unit}", "-3")
+    assert main([command, "--once"]) == 2
+    assert f"{name}{unit}".lower() + "=-3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--interval-seconds", "--inter", "--scrape-int"])
+def test_a_flag_has_one_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["agent", "--once", flag, "1"])
+    assert "unrecognized arguments" in capsys.readouterr().err
