@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
+from kvledger_agent.addresses import http_parts
 from kvledger_agent.bounds import above_zero
 from kvledger_agent.errors import UsageError
 from kvledger_agent.scrape.endpoint import parse_endpoint
@@ -94,24 +94,16 @@ def otlp_url(endpoint: str) -> str:
     Raises:
         UsageError: it is no http(s) URL, or carries what may be a secret, which the message does not repeat.
     """
-    try:
-        parts = urlsplit(endpoint)
-        secret, known = _may_tell(parts), parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        secret, known = "@" in endpoint, False
-    if secret:
+    if any(mark in endpoint for mark in "@?#"):
         raise UsageError(
             "otlp carries credentials or a query, which everybody sees in the list of processes: "
             "give headers in OTEL_EXPORTER_OTLP_HEADERS"
         )
-    if not known:
-        raise UsageError(f"otlp={endpoint!r}: use a URL such as http://127.0.0.1:4318")
+    parts = http_parts(endpoint)
+    if parts is None:
+        raise UsageError(f"otlp={endpoint[:200]!r}: use a URL such as http://127.0.0.1:4318")
     path = parts.path.rstrip("/")
     return parts._replace(path=path if path.endswith(OTLP_PATH) else path + OTLP_PATH).geturl()
-
-
-def _may_tell(parts: SplitResult) -> bool:
-    return "@" in parts.netloc or bool(parts.query or parts.fragment)
 
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> AgentConfig:

@@ -1,4 +1,4 @@
-"""Numbers that make no sense, given to every flag of every command: one line that says why, and exit code 2."""
+"""Numbers and addresses that make no sense, given to every command: one line that says why, and exit code 2."""
 
 from __future__ import annotations
 
@@ -73,3 +73,57 @@ def test_a_flag_has_one_name(flag: str, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit, match="2"):
         main(["agent", "--once", flag, "1"])
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+BY_ADDRESS = (
+    ("agent", "--once", "--scrape"),
+    ("agent", "--once", "--otlp"),
+    ("doctor",),
+    ("load", "--requests", "1", "--url"),
+    ("drill",),
+    ("drill", NOWHERE, "--agent"),
+    ("explorer", "--agent"),
+    ("monitor", "--agent"),
+)
+ODD_ADDRESSES = (
+    "",
+    "x",
+    "http://",
+    "ftp://h",
+    "http://h:0",
+    "http://h:99999",
+    "http://[::1",
+    "http://h h",
+    "//h",
+    "h:80",
+)
+
+
+@pytest.mark.parametrize("command", BY_ADDRESS, ids=" ".join)
+@pytest.mark.parametrize("address", ODD_ADDRESSES)
+def test_an_address_that_makes_no_sense_is_a_usage_error(
+    command: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, address]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert repr(address) in line
+    assert "http://127.0.0.1:" in line, "the remedy"
+
+
+@pytest.mark.parametrize("command", BY_ADDRESS, ids=" ".join)
+@pytest.mark.parametrize("place", ["http://somebody:s3cret@127.0.0.1:1", "http://s3cret@[::1"])
+def test_an_address_with_credentials_is_refused_and_not_repeated(
+    command: tuple[str, ...], place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, place]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "credentials" in line
+    assert "s3cret" not in line
+
+
+def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVLEDGER_API_KEY", "s3cret\n")
+    assert main(["load", "--url", NOWHERE, "--requests", "1"]) == 2
+    assert "s3cret" not in capsys.readouterr().err

@@ -162,8 +162,8 @@ def test_poisson_gaps_are_exponential() -> None:
     [
         ({"requests": 0}, "requests=0"),
         ({"rate_per_second": 0.0}, "rate_per_second=0"),
-        ({"burst": 0}, "burst 0"),
-        ({"tenants": 0}, "tenants 0"),
+        ({"burst": 0}, "burst=0"),
+        ({"tenants": 0}, "tenants=0"),
         ({"length_scale": 0.0}, "length_scale=0"),
         ({"time_scale": -1.0}, "time_scale=-1"),
         ({"max_in_flight": 0}, "max_in_flight=0"),

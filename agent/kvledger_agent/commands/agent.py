@@ -150,7 +150,7 @@ async def _listen(runner: web.AppRunner, config: AgentConfig) -> str:
     """Start listening; the base URL. Raises `CannotListen`."""
     try:
         await web.TCPSite(runner, config.host, config.port).start()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise CannotListen(f"{config.host}:{config.port}: {error}; choose another --host or --port") from error
     address = runner.addresses[0]
     host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]

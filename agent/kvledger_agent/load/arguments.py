@@ -9,7 +9,7 @@ from pathlib import Path
 from kvledger_agent.load.plan import LoadPlan, RequestOptions
 from kvledger_agent.load.profiles import PROFILES, REPLAY, Profile
 from kvledger_agent.load.tokens import PromptAs
-from kvledger_agent.load.traces import read_trace
+from kvledger_agent.load.traces import MOST_TOKENS, read_trace
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_SECONDS = 30.0
@@ -124,7 +124,10 @@ def _add_number(group: argparse._ArgumentGroup, flag: str, default: float, metav
 
 def _bounds(text: str) -> tuple[int, int]:
     low, _, high = text.partition(":")
-    bounds = int(low), int(high or low)
-    if not 0 < bounds[0] <= bounds[1]:
-        raise argparse.ArgumentTypeError(f"{text!r}: give LOW:HIGH with 0 < LOW <= HIGH")
+    try:
+        bounds = int(low), int(high or low)
+    except ValueError:
+        bounds = 0, 0
+    if not 0 < bounds[0] <= bounds[1] <= MOST_TOKENS:
+        raise argparse.ArgumentTypeError(f"{text!r}: give LOW:HIGH with 0 < LOW <= HIGH <= {MOST_TOKENS:,}")
     return bounds

@@ -9,7 +9,6 @@ from enum import StrEnum
 
 from kvledger.words import RequestClass
 from kvledger_agent.bounds import above_zero
-from kvledger_agent.errors import UsageError
 
 
 class FateKind(StrEnum):
@@ -100,10 +99,9 @@ def burst_times(rate_per_second: float, burst: int, rng: random.Random) -> Itera
     The bursts themselves form a Poisson process of rate / burst; a burst of 1 is `poisson_times`.
 
     Raises:
-        UsageError: the rate is out of bounds or the burst is below 1.
+        UsageError: the rate or the burst is out of bounds.
     """
-    if burst < 1:
-        raise UsageError(f"burst {burst}: give 1 for single arrivals, or more")
+    above_zero("burst", burst)
     for at_seconds in poisson_times(rate_per_second / burst, rng):
         for _ in range(burst):
             yield at_seconds

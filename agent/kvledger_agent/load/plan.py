@@ -15,6 +15,9 @@ from kvledger_agent.load.profiles import REPLAY, Draws, Profile
 from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs
 from kvledger_agent.load.traces import MOONCAKE_BLOCK_TOKENS, Trace, TraceRow
 
+MOST_IN_FLIGHT = 1_000_000
+"""Each is an open file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
@@ -80,9 +83,10 @@ class LoadPlan:
             raise UsageError(f"profile {self.profile.name} has no lengths of its own: give a trace")
         if self.trace is None and self.duration_seconds is None and self.requests is None:
             raise UsageError("nothing ends this run: give a duration, a number of requests, or a trace")
-        for name in ("time_scale", "duration_seconds", "requests", "max_in_flight"):
+        for name in ("time_scale", "duration_seconds", "requests"):
             if (value := getattr(self, name)) is not None:
                 above_zero(name, value)
+        above_zero("max_in_flight", self.max_in_flight, most=MOST_IN_FLIGHT)
         zero_or_more("drain_seconds", self.drain_seconds)
         above_zero("patience_seconds", self.options.patience_seconds)
         next(self.arrivals(), None)  # rate, burst, population and scales are checked by those who use them

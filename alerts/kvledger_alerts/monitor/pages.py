@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class RunbookServer:
-    """Serves the pages from entry to exit, in a thread of its own. `url` is what an alert's name is appended to."""
+    """Serves the pages from entry to exit, in a thread of its own. Alerts' pages are below `url`, by their names."""
 
     def __init__(self, port: int) -> None:
         self._server = ThreadingHTTPServer((HOST, port), _Handler)
