@@ -139,6 +139,7 @@ def said(
     [
         ("many_requests", [Stream(clients=40, prompt=120, tokens=60, tenant="")]),
         ("long_requests", [Stream(clients=6, prompt=640, tokens=60, tenant="")]),
+        ("preemption_thrash", [Stream(clients=12, prompt=60, tokens=600, tenant="")]),
         ("shared_prefixes", [Stream(clients=40, prompt=1320, prefix=1280, tokens=40, tenant="")]),
         (
             "head_of_line",
