@@ -1,29 +1,31 @@
 """Output tokens a second of one vLLM server with the plugin against without: `python -m bench.vllm_throughput`.
 
-One server process under load from the official client; between two windows of 100 steps the hooks are taken out of its
-engine core or put in again, which then tell everything anew: that is not measured. Tokens are counted and timed where
-they leave the engine core. Every window proves which kind it was. In vLLM's environment.
+One server process a model under load from the official client; between two windows of 128 steps the hooks are taken
+out of its engine core or put in again, which then tell everything anew: that is not measured. Tokens are counted and
+timed where they leave the engine core. Every window proves which kind it was. In vLLM's environment.
 """
 
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from bench import vllm_waves as load
 from bench.answers import Answer, answering
+from bench.checkpoints import SMALL, TINY, Checkpoint
 from bench.effort import Effort
 from bench.errors import BenchError
+from bench.estimate import Windows
 from bench.tmpfs import ledger_directory
 from bench.vllmenv import version
 from kvledger.reader import Reader
 from kvledger_agent.scrape.page import parse_page
 from tests.vllm.conductor import TOGGLE, Conductor
-from tests.vllm.model import save_tiny_llama
 from tests.vllm.server import VllmServer, vllm_server
 from tests.vllm.toggle import STEPS
 
@@ -35,32 +37,48 @@ LIMITS = (
 _PREEMPTIONS = "vllm:num_preemptions_total"
 _MESSAGES_A_STEP = 2
 _MANY_REQUESTS = 1 << 15
-FULL_ROUNDS, WINDOWS_A_ROUND = 10, 40
+WINDOWS_A_ROUND = 20
+FULL_ROUNDS = {TINY.name: 10, SMALL.name: 6}
+MODELS = (TINY, SMALL)
 
 
 def measure(effort: Effort) -> Answer:
-    """Output tokens a second in the windows of each kind."""
+    """Output tokens a second and seconds a step in the windows of each kind, for each model."""
+    figures: dict[str, Windows] = {}
+    rounds = effort.rounds(sum(FULL_ROUNDS.values()), len(MODELS))
+    messages = 0.0
+    for model in MODELS:
+        windows = _windows(model, islice(rounds, effort.choose(FULL_ROUNDS[model.name], 1)))
+        for window in windows:
+            _check(window)
+        for kind, plugged in (("without", False), ("with", True)):
+            of_kind = [window for window in windows if window["plugged"] is plugged]
+            figures[f"{model.name}, {kind}"] = np.array([window["tokens"] / window["seconds"] for window in of_kind])
+            figures[f"{model.name}, {kind}, step"] = np.array([window["seconds"] / STEPS for window in of_kind])
+        messages = float(np.median([window["messages"] / STEPS for window in windows if window["plugged"]]))
+    return Answer(
+        figures, (f"vLLM {version()}", f"{messages:.3g} messages of the tap a step, those of arrivals included")
+    )
+
+
+def _windows(model: Checkpoint, rounds: Iterable[int]) -> list[dict[str, Any]]:
     with ledger_directory() as directory, closing(Conductor(hook=TOGGLE)) as conductor:
-        model = directory / "model"
-        save_tiny_llama(model)
+        model.save(directory / "model")
         # Who ends while the hooks are out is never told of.
         environment = {**conductor.environment, "KVLEDGER_MAX_REQUESTS": str(_MANY_REQUESTS)}
         with vllm_server(
-            model, directory / "ledgers", directory / "log", blocks=BLOCKS, arguments=LIMITS, environment=environment
+            directory / "model",
+            directory / "ledgers",
+            directory / "log",
+            blocks=BLOCKS,
+            arguments=LIMITS,
+            environment=environment,
         ) as server:
             over: list[dict[str, Any]] = []
-            for _ in effort.rounds(FULL_ROUNDS, 1):
+            for _ in rounds:
                 over += load.under_load(server.url, lambda: conductor.windows(WINDOWS_A_ROUND))
             _check_server(server)
-    for window in over:
-        _check(window)
-    rates = {
-        kind: np.array([window["tokens"] / window["seconds"] for window in over if window["plugged"] is plugged])
-        for kind, plugged in (("without", False), ("with", True))
-    }
-    messages = np.median([window["messages"] / STEPS for window in over if window["plugged"]])
-    facts = f"vLLM {version()}", f"{messages:.3g} messages of the tap a step, those of arrivals among them"
-    return Answer(rates, facts)
+    return over
 
 
 def _check(window: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """The load on a vLLM server while it is measured: the official client, 64 requests all the time, of one shape.
 
-Each HTTP request brings several prompts, so that the client and HTTP take little of what is measured.
+Each HTTP request brings several prompts, so that the client and HTTP take little of what is measured. The clients come
+one after the other, as far apart as each stays long: so any window of a few of them has about as much prefill in it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.vllm.server import MODEL
 
 CLIENTS, PROMPTS = 8, 8
 CONCURRENT = CLIENTS * PROMPTS
-OUTPUT_TOKENS = range(128, 385)
+OUTPUT_TOKENS = 256
 PROMPT_TOKENS = range(32, 160)
 SHARED = 0.4
 Answer = TypeVar("Answer")
@@ -34,7 +35,7 @@ def under_load(url: str, work: Callable[[], Answer]) -> Answer:
         api = client(url)
         async with asyncio.TaskGroup() as group:
             for number in range(CLIENTS):
-                group.create_task(_keep_asking(api, random.Random(number), over))
+                group.create_task(_keep_asking(api, number, over))
             try:
                 return await asyncio.to_thread(work)
             finally:
@@ -43,9 +44,10 @@ def under_load(url: str, work: Callable[[], Answer]) -> Answer:
     return asyncio.run(both())
 
 
-async def _keep_asking(api: object, drawn: random.Random, over: asyncio.Event) -> None:
+async def _keep_asking(api: object, number: int, over: asyncio.Event) -> None:
+    """The first request is as short as puts this client's next ones where they belong among the others'."""
+    drawn, tokens = random.Random(number), OUTPUT_TOKENS * (number + 1) // CLIENTS
     while not over.is_set():
-        tokens = drawn.choice(OUTPUT_TOKENS)
         answer = await api.completions.create(  # type: ignore[attr-defined]
             model=MODEL,
             prompt=[prompt(drawn, drawn.choice(PROMPT_TOKENS), shared=drawn.random() < SHARED) for _ in range(PROMPTS)],
@@ -56,3 +58,4 @@ async def _keep_asking(api: object, drawn: random.Random, over: asyncio.Event) -
         got = answer.usage.completion_tokens if answer.usage else 0
         if got != tokens * PROMPTS:
             raise BenchError(f"{got} tokens came back, {tokens * PROMPTS} were asked for")
+        tokens = OUTPUT_TOKENS

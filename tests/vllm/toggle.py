@@ -20,7 +20,7 @@ from tests.vllm.debug_hook import PATIENCE_SECONDS, Attach, replace_attach
 _MOST_SECONDS_A_WINDOW = 10.0
 INSTRUMENT = "scheduler.kvledger"
 """Where a scheduler's instrument is to be found, whether its hooks are in or not."""
-STEPS, SETTLING_STEPS = 100, 40
+STEPS, SETTLING_STEPS = 128, 32
 """Of a window, and those between two that are not measured."""
 
 
