@@ -37,8 +37,8 @@ LIMITS = (
 _PREEMPTIONS = "vllm:num_preemptions_total"
 _MESSAGES_A_STEP = 2
 _MANY_REQUESTS = 1 << 15
-WINDOWS_A_ROUND = 20
-FULL_ROUNDS = {TINY.name: 10, SMALL.name: 6}
+WINDOWS_A_ROUND = 40
+FULL_ROUNDS = {TINY.name: 5, SMALL.name: 3}
 MODELS = (TINY, SMALL)
 
 

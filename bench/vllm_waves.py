@@ -17,8 +17,7 @@ from tests.vllm.server import MODEL
 
 CLIENTS, PROMPTS = 8, 8
 CONCURRENT = CLIENTS * PROMPTS
-OUTPUT_TOKENS = 256
-PROMPT_TOKENS = range(32, 160)
+PROMPT_TOKENS, OUTPUT_TOKENS = 64, 512
 SHARED = 0.4
 Answer = TypeVar("Answer")
 
@@ -50,7 +49,7 @@ async def _keep_asking(api: object, number: int, over: asyncio.Event) -> None:
     while not over.is_set():
         answer = await api.completions.create(  # type: ignore[attr-defined]
             model=MODEL,
-            prompt=[prompt(drawn, drawn.choice(PROMPT_TOKENS), shared=drawn.random() < SHARED) for _ in range(PROMPTS)],
+            prompt=[prompt(drawn, PROMPT_TOKENS, shared=drawn.random() < SHARED) for _ in range(PROMPTS)],
             max_tokens=tokens,
             temperature=0.0,
             extra_body={"ignore_eos": True},

@@ -20,8 +20,8 @@ from tests.vllm.debug_hook import PATIENCE_SECONDS, Attach, replace_attach
 _MOST_SECONDS_A_WINDOW = 10.0
 INSTRUMENT = "scheduler.kvledger"
 """Where a scheduler's instrument is to be found, whether its hooks are in or not."""
-STEPS, SETTLING_STEPS = 128, 32
-"""Of a window, and those between two that are not measured."""
+STEPS, SETTLING_STEPS, RAMP_STEPS = 128, 32, 544
+"""Of a window, those between two that are not measured, and those before the first, until the load is what it will be."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Windows:
         if self._window is None:
             if self._steps == 1 and not self.over:
                 self._turn(plugged=False)
-            if self._steps >= SETTLING_STEPS:
+            if self._steps >= (SETTLING_STEPS if self.over else RAMP_STEPS):
                 self._begin()
         elif self._steps >= STEPS:
             self._complete(self._window)
