@@ -29,17 +29,5 @@ def _save_middle(directory: Path) -> None:
     )
 
 
-def _save_small(directory: Path) -> None:
-    save_llama(
-        directory,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=8,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-    )
-
-
 TINY = Checkpoint(name="tiny Llama", save=save_tiny_llama)
-SMALL = Checkpoint(name="13 M Llama", save=_save_small)
 MIDDLE = Checkpoint(name="101 M Llama", save=_save_middle)
