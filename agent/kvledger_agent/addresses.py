@@ -10,6 +10,7 @@ def http_parts(address: str) -> SplitResult | None:
     try:
         parts = urlsplit(address)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # UnicodeError included: a host that no name server could be asked for
         return None
     return parts if usable and not any(map(str.isspace, address)) else None

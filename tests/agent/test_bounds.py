@@ -86,16 +86,8 @@ BY_ADDRESS = (
     ("monitor", "--agent"),
 )
 ODD_ADDRESSES = (
-    "",
-    "x",
-    "http://",
-    "ftp://h",
-    "http://h:0",
-    "http://h:99999",
-    "http://[::1",
-    "http://h h",
-    "//h",
-    "h:80",
+    *("", "x", "http://", "ftp://h", "http://h:0", "http://h:99999", "http://[::1", "http://h h", "//h", "h:80"),
+    f"http://{'a' * 70}.b",
 )
 
 
