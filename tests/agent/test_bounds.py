@@ -82,7 +82,6 @@ BY_ADDRESS = (
     ("load", "--requests", "1", "--url"),
     ("drill",),
     ("drill", NOWHERE, "--agent"),
-    ("explorer", "--agent"),
     ("monitor", "--agent"),
 )
 ODD_ADDRESSES = (
@@ -97,7 +96,7 @@ def test_an_address_that_makes_no_sense_is_a_usage_error(
     command: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, address]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()
     assert repr(address) in line
     assert "http://127.0.0.1:" in line, "the remedy"
 
@@ -108,7 +107,7 @@ def test_an_address_with_credentials_is_refused_and_not_repeated(
     command: tuple[str, ...], place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, place]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()
     assert "credentials" in line
     assert "s3cret" not in line
 
