@@ -72,7 +72,7 @@ class MonitorCommand:
         Raises `ProgramMissing`, `PortTaken`, `UsageError`, or `ServerFailed` when one of them ends by itself.
         """
         plan = _plan(args)
-        with _interruptible(), _workplace(args.data) as directory, _runbook(args) as runbook:
+        with interruptible(), _workplace(args.data) as directory, _runbook(args) as runbook:
             plan = replace(plan, runbook_base=runbook)
             try:
                 with Pair(plan, directory) as pair:
@@ -162,7 +162,7 @@ def _runbook(args: argparse.Namespace) -> Iterator[str]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """The first SIGTERM or SIGINT is a KeyboardInterrupt; what follows it cannot disturb the end that it began."""
 
     def end(number: int, frame: FrameType | None) -> None:

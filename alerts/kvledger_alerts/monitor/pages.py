@@ -11,7 +11,7 @@ from types import TracebackType
 
 from markdown_it import MarkdownIt
 
-from kvledger_alerts.monitor.server import HOST
+from kvledger_alerts.monitor.server import HOST, PortTaken
 from kvledger_alerts.runbook_pages import RUNBOOK, TRIAGE
 
 PREFIX = "/runbook/"
@@ -59,12 +59,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class RunbookServer:
-    """Serves the pages from entry to exit, in a thread of its own. `url` is what an alert's name is appended to."""
+    """Serves the pages from entry to exit, in a thread of its own. `url` is what an alert's name is appended to.
 
-    def __init__(self, port: int) -> None:
-        self._server = ThreadingHTTPServer((HOST, port), _Handler)
+    Raises `PortTaken` where it cannot listen.
+    """
+
+    def __init__(self, port: int, *, host: str = HOST) -> None:
+        try:
+            self._server = ThreadingHTTPServer((host, port), _Handler)
+        except OSError as error:
+            reason = error.strerror or error
+            raise PortTaken(f"cannot listen on {host}:{port}: {reason}; choose another port, or 0") from error
         self._server.daemon_threads = True
-        self.url = f"http://{HOST}:{self._server.server_address[1]}{PREFIX}"
+        self.url = f"http://{host}:{self._server.server_address[1]}{PREFIX}"
 
     def __enter__(self) -> RunbookServer:
         threading.Thread(target=self._server.serve_forever, name="runbook", daemon=True).start()
