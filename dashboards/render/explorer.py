@@ -26,7 +26,7 @@ from tests.dashboards.live import ENVIRONMENT, READY_SECONDS, STOP_SECONDS
 PICTURES = Path(__file__).parents[2] / "docs/images"
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
 WIDTH = 1400
-PAGES = MappingProxyType({"overview": 1000, "block_map": 900, "requests": 1720, "leaks": 900})
+PAGES = MappingProxyType({"overview": 1230, "block_map": 900, "requests": 1680, "leaks": 900})
 """Path of each page in its address, and the height of its picture."""
 POOL = (
     "--blocks 1600 --max-num-seqs 96 --max-num-batched-tokens 512 --max-waiting 60 --max-model-len 4096 "
