@@ -1,4 +1,4 @@
-"""Numbers and addresses that make no sense, given to every command: one line that says why, and exit code 2."""
+"""Numbers, addresses and paths that make no sense, given to every command: one line that says why, and exit code 2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvledger_agent.cli import GROUP, build_parser, main
+from kvledger_agent.command import path_argument
 
 ODD_NUMBERS = ("nan", "inf", "-inf", "-1", "1e300")
 NOWHERE = "http://127.0.0.1:1"
@@ -18,15 +19,15 @@ OTHERS = ("engine",)
 """Not this component's."""
 
 
-def flags_of(kind: type) -> list[tuple[str, str]]:
-    """Every flag of every command that takes such a number."""
+def flags_of(kind: object) -> list[tuple[str, str]]:
+    """Every flag of every command whose value is of that type."""
     found = []
     for point in metadata.entry_points(group=GROUP):
         if point.name in OTHERS:
             continue
         (actions,) = (a for a in build_parser(point.name)._actions if isinstance(a, argparse._SubParsersAction))
         for action in actions.choices[point.name]._actions:
-            found += [(point.name, action.option_strings[0])] if action.type is kind else []
+            found += [(point.name, flag) for flag in action.option_strings[:1] if action.type is kind]
     return sorted(found)
 
 
@@ -73,6 +74,20 @@ def test_a_flag_has_one_name(flag: str, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit, match="2"):
         main(["agent", "--once", flag, "1"])
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "flag"), flags_of(path_argument))
+def test_an_empty_path_is_not_the_working_directory(
+    command: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, *NEEDED.get(command, []), f"{flag}="])
+    assert "an empty path" in capsys.readouterr().err
+
+
+def test_no_path_of_a_command_is_taken_as_it_comes() -> None:
+    assert {flag for _, flag in flags_of(path_argument)} >= {"--data", "--directory", "--ledger", "--save", "--trace"}
+    assert not flags_of(Path)
 
 
 BY_ADDRESS = (

@@ -10,13 +10,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from kvledger_agent.agent import Agent
-from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.command import add_json_flag, path_argument, print_json
 from kvledger_agent.config import AGENT_PREFIX, DIRECTORY_VARIABLE, AgentConfig, default_directory, otlp_url, resolve
 from kvledger_agent.documents import snapshot_document, unreadable_rows
 from kvledger_agent.errors import AgentError
@@ -45,7 +44,9 @@ class AgentCommand:
         add_json_flag(parser)
         defaults = AgentConfig(directory=default_directory({}))
         parser.add_argument(
-            "--directory", type=Path, help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})"
+            "--directory",
+            type=path_argument,
+            help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})",
         )
         parser.add_argument(
             "--scrape",

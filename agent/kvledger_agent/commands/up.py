@@ -7,10 +7,9 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from kvledger_agent.bounds import above_zero
-from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.command import add_json_flag, path_argument, print_json
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.profiles import PROFILES
 from kvledger_agent.screen import console
@@ -37,7 +36,7 @@ class UpCommand:
             "--seed", type=int, default=0, help="of the load's arrivals, lengths and fates (%(default)s)"
         )
         parser.add_argument(
-            "--trace", type=Path, metavar="FILE", help="replay this trace (the Azure one, where it is found)"
+            "--trace", type=path_argument, metavar="FILE", help="replay this trace (the Azure one, where it is found)"
         )
         parser.add_argument(
             "--no-trace", action="store_true", help="drive the `mixed` profile even if a trace is found"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 
+from kvledger_agent.command import path_argument
 from kvledger_agent.load.plan import LoadPlan, RequestOptions
 from kvledger_agent.load.profiles import PROFILES, REPLAY, Profile
 from kvledger_agent.load.tokens import PromptAs
@@ -85,7 +85,7 @@ def _add_endpoint(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--trace", type=Path, metavar="FILE", help="replay a Mooncake JSONL or Azure CSV trace")
+    group.add_argument("--trace", type=path_argument, metavar="FILE", help="replay a Mooncake JSONL or Azure CSV trace")
     until = f"end the arrivals after this ({DEFAULT_SECONDS:g}, or with the trace)"
     group.add_argument("--for", dest="duration", type=float, metavar="SECONDS", help=until)
     group.add_argument("--requests", type=int, metavar="N", help="end the arrivals after this many")

@@ -17,7 +17,7 @@ from types import FrameType
 
 from kvledger_agent.addresses import http_parts
 from kvledger_agent.client import DEFAULT_URL, check_url
-from kvledger_agent.command import add_json_flag
+from kvledger_agent.command import add_json_flag, path_argument
 from kvledger_agent.errors import UsageError
 from kvledger_alerts.monitor.pages import RunbookServer
 from kvledger_alerts.monitor.pair import Pair, Plan
@@ -50,7 +50,7 @@ class MonitorCommand:
             parser.add_argument(flag, type=int, default=port, metavar="PORT", help="0 picks a free one (%(default)s)")
         parser.add_argument(
             "--data",
-            type=Path,
+            type=path_argument,
             metavar="DIR",
             help="keep files, samples and silences there (a temporary directory, removed at the end)",
         )
