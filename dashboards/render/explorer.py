@@ -63,7 +63,7 @@ def scene(running: ExitStack, place: Path) -> str:
             running, place, "engine", *places, "--name", name, "--model", "cell", "--port", "0", *flags.split()
         )
         running.callback(child(place, "load", "--url", engine["url"], *LOAD.split()).stop, STOP_SECONDS)
-    watching = ("--interval-seconds", "0.5", "--verdict-window", "20", "--port", "0")
+    watching = ("--interval", "0.5", "--verdict-window", "20", "--port", "0")
     return str(started(running, place, "agent", *places, *watching)["url"])
 
 
