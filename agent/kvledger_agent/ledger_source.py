@@ -33,9 +33,9 @@ from kvledger_agent.observe import (
     is_final,
     liveness_of,
     pool_of,
-    totals_of,
 )
 from kvledger_agent.observe_requests import requests_view
+from kvledger_agent.observe_totals import totals_of
 from kvledger_agent.peak_running import PeakRunning
 from kvledger_agent.sharing_account import SharingView, sharing_view
 from kvledger_agent.verdict.emergencies import emergency

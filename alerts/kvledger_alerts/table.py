@@ -57,7 +57,7 @@ class Parameters:
 
     Attributes:
         job: the scrape job of the agents, as in `up{job}`.
-        runbook_base: an alert's page is at this plus its name. By default where `kvledger monitor` and
+        runbook_base: an alert's page is below this, by its name. By default where `kvledger monitor` and
             `kvledger runbook` serve it.
         short_seconds: window over liveness gauges and predictions, so that one failed scrape changes nothing.
         long_seconds: window over pool gauges, pressure and findings.
@@ -228,4 +228,4 @@ def duration_text(seconds: float) -> str:
 
 def runbook_url(name: str, base: str) -> str:
     """Where the page of an alert is: by its name, so that no rule can name another page."""
-    return base + name
+    return f"{base.rstrip('/')}/{name}"

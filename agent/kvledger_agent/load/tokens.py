@@ -13,6 +13,8 @@ from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import Arrival
 
 DEFAULT_IDS_BELOW = 256
+LEAST_IDS_BELOW, MOST_IDS_BELOW = 3, 1 << 20
+"""Prompts have to differ; and every id's text is kept."""
 _WORD_LIST = (
     "time year people way day man thing woman life child world school state family student group country problem "
     "hand part place case week company system program question work number night point home water room mother area "
@@ -44,9 +46,10 @@ class PromptWriter:
     """Writes prompts as JSON text; the JSON of shared runs is kept, so that a long shared prompt is cheap to send."""
 
     def __init__(self, *, seed: int, prompt_as: PromptAs = PromptAs.TOKENS, below: int = DEFAULT_IDS_BELOW) -> None:
-        """Raises UsageError if `below` leaves no id to draw."""
-        if below < 3:
-            raise UsageError(f"token ids below {below}: give at least 3, so that prompts can differ")
+        """Raises UsageError if `below` leaves nothing to draw, or is no vocabulary's size."""
+        if not LEAST_IDS_BELOW <= below <= MOST_IDS_BELOW:
+            bounds = f"{LEAST_IDS_BELOW} to {MOST_IDS_BELOW:,}, such as the model's vocabulary"
+            raise UsageError(f"token_ids_below={str(below)[:40]}: use {bounds}")
         self._seed = seed
         self._below = below
         text = prompt_as is PromptAs.TEXT
