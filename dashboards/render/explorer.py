@@ -22,6 +22,7 @@ from playwright.sync_api import sync_playwright
 
 from kvledger_agent.up.child import Child
 from tests.dashboards.live import ENVIRONMENT, READY_SECONDS, STOP_SECONDS
+from tests.explorer.settled import SETTLED
 
 PICTURES = Path(__file__).parents[2] / "docs/images"
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
@@ -117,6 +118,7 @@ def shoot(url: str, into: Path) -> None:
             page.wait_for_selector("h1", timeout=DRAWING_MS)
             page.wait_for_timeout(LIVE_MS)
             page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')", timeout=DRAWING_MS)
+            page.wait_for_function(SETTLED, timeout=DRAWING_MS)
             page.screenshot(path=into / f"explorer-{name.replace('_', '-')}.png")
             page.close()
         browser.close()

@@ -18,6 +18,7 @@ import pytest
 from kvledger_agent.client import AgentClient
 from tests.children import memory_directory
 from tests.explorer.conftest import agent, child, engine, until
+from tests.explorer.settled import SETTLED
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs chromium: playwright is not installed")
 
@@ -27,12 +28,6 @@ pytestmark = [
     *(pytest.mark.needs(name) for name in ("tmpfs", "streamlit", "chromium")),
 ]
 WAIT_MS, LIST_MS, CHOICE_SECONDS = 60_000, 15_000, 120.0
-SETTLED = """() => {
-    const now = performance.now(), fades = document.querySelector('[data-stale=true]')
-    window.fresh_since = fades ? undefined : (window.fresh_since ?? now)
-    return now - window.fresh_since > 400
-}"""
-"""Nothing on the page has been fading for a moment, in which a refresh is redrawn."""
 MISPLACED = """() => {
     const found = [], shown = (query) => [...document.querySelectorAll(query)].filter((e) => e.offsetParent !== null)
     const main = document.querySelector('[data-testid=stMain]')

@@ -1,6 +1,7 @@
 """What the agent says of a real vLLM under load: the scenarios it can be brought into, judged by the same rules.
 
-It cannot be brought into those of tenants, whom it does not know, nor of a slow allocator, which it does not time.
+It cannot be brought into an overload of one tenant, since its page counts refusals of all together, nor into a slow
+allocator, which it does not time.
 """
 
 from __future__ import annotations
@@ -142,6 +143,13 @@ def said(
         ("many_requests", [Stream(clients=40, prompt=120, tokens=60, tenant="")]),
         ("long_requests", [Stream(clients=6, prompt=640, tokens=60, tenant="")]),
         ("preemption_thrash", [Stream(clients=12, prompt=60, tokens=600, tenant="")]),
+        (
+            "one_tenant",
+            [
+                Stream(clients=30, prompt=120, tokens=60, tenant="", salt="research"),
+                Stream(clients=6, prompt=120, tokens=60, tenant="", salt="chat"),
+            ],
+        ),
         ("shared_prefixes", [Stream(clients=40, prompt=1320, prefix=1280, tokens=40, tenant="")]),
         (
             "head_of_line",
