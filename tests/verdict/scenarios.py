@@ -377,7 +377,7 @@ HEALTHY = (
         reason=R.FULL_USE,
         says="twenty requests at a time hold more than nine tenths of the pool",
         neighbours=(R.MANY_REQUESTS, R.PREEMPTION_THRASH),
-        flags="--blocks 124",
+        flags="--blocks 124 --step-time base=60ms",
         streams=(Stream(clients=20, prompt=80, tokens=15),),
     ),
     Scenario(
