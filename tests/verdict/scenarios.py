@@ -377,8 +377,8 @@ HEALTHY = (
         reason=R.FULL_USE,
         says="twenty requests at a time hold more than nine tenths of the pool",
         neighbours=(R.MANY_REQUESTS, R.PREEMPTION_THRASH),
-        flags="--blocks 124 --step-time base=60ms",
-        streams=(Stream(clients=20, prompt=80, tokens=15),),
+        flags="--blocks 124 --step-time base=150ms",
+        streams=(Stream(clients=10, prompt=80, tokens=15), Stream(clients=10, prompt=84, tokens=11)),
     ),
     Scenario(
         name="two clients",
