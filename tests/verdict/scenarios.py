@@ -375,7 +375,7 @@ HEALTHY = (
     Scenario(
         name="twenty fill the pool",
         reason=R.FULL_USE,
-        says="twenty requests at a time hold more than nine tenths of the pool",
+        says="twenty requests at a time hold about nine tenths of the pool",
         neighbours=(R.MANY_REQUESTS, R.PREEMPTION_THRASH),
         flags="--blocks 124 --step-time base=150ms",
         streams=(Stream(clients=10, prompt=80, tokens=15), Stream(clients=10, prompt=84, tokens=11)),
