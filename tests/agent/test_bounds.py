@@ -46,6 +46,23 @@ def test_a_number_that_makes_no_sense_is_a_usage_error(
     assert f"{float(number):g}" in line.replace("1e300", "1e+300")
 
 
+COUNTS = [
+    (command, flag)
+    for command, flag in flags_of(int)
+    if command in ("drill", "load") and flag not in ("--seed", "--port")
+]
+
+
+@pytest.mark.parametrize(("command", "flag"), COUNTS)
+@pytest.mark.parametrize("number", ["-1", "0", "1" + "0" * 400])
+def test_a_count_of_nothing_or_beyond_reason_is_a_usage_error_before_anybody_is_asked(
+    command: str, flag: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, *NEEDED[command], f"{flag}={number}"]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert flag.removeprefix("--").replace("-", "_") in line
+
+
 def test_there_are_numbers_to_try() -> None:
     assert {command for command, _ in flags_of(float)} >= {
         "agent",

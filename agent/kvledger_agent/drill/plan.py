@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvledger_agent.bounds import above_zero
 from kvledger_agent.errors import UsageError
-from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs
+from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs, check_ids_below
 
 MOST_CLIENTS, MOST_TOKENS, MOST_ROUNDS = 256, 1 << 16, 20
 
@@ -50,3 +50,4 @@ class DrillPlan:
                 raise UsageError(f"{name}={getattr(self, name)}: give 1 to {most}")
         for name in ("give_up_seconds", "patience_seconds"):
             above_zero(name, getattr(self, name))
+        check_ids_below(self.token_ids_below)

@@ -12,7 +12,7 @@ from kvledger_agent.bounds import above_zero, zero_or_more
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import Arrival, PrefixRun, burst_times
 from kvledger_agent.load.profiles import REPLAY, Draws, Profile
-from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs
+from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs, check_ids_below
 from kvledger_agent.load.traces import MOONCAKE_BLOCK_TOKENS, Trace, TraceRow
 
 MOST_IN_FLIGHT = 1_000_000
@@ -89,6 +89,7 @@ class LoadPlan:
         above_zero("max_in_flight", self.max_in_flight, most=MOST_IN_FLIGHT)
         zero_or_more("drain_seconds", self.drain_seconds)
         above_zero("patience_seconds", self.options.patience_seconds)
+        check_ids_below(self.options.token_ids_below)
         next(self.arrivals(), None)  # rate, burst, population and scales are checked by those who use them
 
     def arrivals(self) -> Iterator[Arrival]:
