@@ -104,26 +104,32 @@ class Sender(Channel):
 class Receiver(Channel):
     """The reader's end."""
 
+    def __init__(self, memory: int, bell: int) -> None:
+        super().__init__(memory, bell)
+        self._at, self._taken = self._words[_READ], self._words[_APPLIED]
+
     def take(self) -> bytes | None:
-        """The next message, None where there is none yet. It keeps its room until `done`."""
+        """The next message, None where there is none yet. Those that were taken keep their room until `done`."""
         words, data, size = self._words, self._data, self.size
-        while (read := words[_READ]) < words[_WRITTEN]:
+        while (read := self._at) < words[_WRITTEN]:
             at = (read - words[_BASE]) % size
             if size - at < _FRAME.size:
-                words[_READ] = read + size - at
+                self._at = read + size - at
                 continue
             length, checksum = _FRAME.unpack_from(data, at)
             if length == _SKIP:
-                words[_READ] = read + size - at
+                self._at = read + size - at
                 continue
             message = bytes(data[at + _FRAME.size : at + _FRAME.size + length])
-            return message if zlib.crc32(message, words[_APPLIED] & _MOST) == checksum else None
+            if zlib.crc32(message, self._taken & _MOST) != checksum:
+                return None
+            self._at, self._taken = read + _FRAME.size + length, self._taken + 1
+            return message
         return None
 
-    def done(self, message: bytes) -> None:
-        """The message that was taken is in the ledger."""
-        self._words[_READ] += _FRAME.size + len(message)
-        self._words[_APPLIED] += 1
+    def done(self) -> None:
+        """Every message that was taken is in the ledger."""
+        self._words[_READ], self._words[_APPLIED] = self._at, self._taken
 
     def want_all(self) -> None:
         """Ask for a statement of everything."""

@@ -13,8 +13,8 @@ from kvledger.reader import Reader
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
 from kvledger_vllm.message import OTHER, SCHEDULE, UPDATE, Message
+from kvledger_vllm.messageclock import MessageClock
 from kvledger_vllm.notes import Notes
-from kvledger_vllm.process import MessageClock
 from kvledger_vllm.publication import Publisher
 from kvledger_vllm.tap import Tap
 from tests.vllm_plugin.fakes import BLOCKS, Scheduler
@@ -44,14 +44,16 @@ class Straight:
 
     def __init__(self, ledger: Ledger, clock: MessageClock) -> None:
         self.wanted, self.messages = 0, list[Message]()
-        self._clock, self._publisher = clock, Publisher(ledger)
+        self._publisher = Publisher(ledger, clock)
 
     def send(self, packed: bytes) -> bool:
         """Apply it."""
         message = Message(*loads(packed))
         self.messages.append(message)
-        self._clock.set(message.now_ns)
-        self.wanted += not self._publisher.publish(message)
+        if self._publisher.gather(message):
+            self._publisher.settle()
+        else:
+            self.wanted += not self._publisher.publish(message)
         return True
 
 
