@@ -13,7 +13,7 @@ BAR = Bar(Sense.AT_LEAST, 0.99)
 HOW = """One vLLM server with the tiny Llama of the tests, 64 requests running all the time, from the official client
 in a process of its own, requests ending and coming. Between two windows of 100 steps the hooks are taken out of the
 engine core or put in again and everything is told anew, which is not measured, nor are the 40 steps after it. Tokens
-are counted and timed where they leave the engine core. A window with the hooks must have two messages of the tap a
+are counted and timed where they leave the engine core. A window with the hooks must have a message of the tap a
 step, one without none, and nothing of the hooks in the scheduler. Wall time; server, client and the mirror's process
 share the machine, and where it has two cores this row counts what the mirror takes from the engine, too."""
 

@@ -33,7 +33,7 @@ LIMITS = (
     "--disable-uvicorn-access-log",
 )  # fmt: skip
 _PREEMPTIONS = "vllm:num_preemptions_total"
-_MESSAGES_A_STEP = 2
+_MESSAGES_A_STEP = 1
 _MANY_REQUESTS = 1 << 15
 FULL_ROUNDS, WINDOWS_A_ROUND = 10, 40
 

@@ -18,6 +18,8 @@ from kvledger_vllm import kernel
 
 CHANNEL_BYTES = 16 << 20
 """Room for what a mirror that stands still has not read."""
+_BYTES_A_BLOCK = 16
+"""Room for a statement of a whole pool and the tables that name its blocks, some 5 bytes for each time."""
 _HEAD_BYTES, _FRAME = 4096, struct.Struct("<II")
 _WRITTEN, _READ, _ASLEEP, _SENT, _APPLIED, _WANTED, _BASE = range(7)
 _SKIP = _MOST = 0xFFFFFFFF
@@ -35,9 +37,12 @@ class Channel:
         self._data, self.size = memoryview(self._map)[_HEAD_BYTES:], size - _HEAD_BYTES
 
     @classmethod
-    def create(cls, size: int | None = None) -> Self:
-        """Both descriptors are closed in children that are not meant to have them."""
-        memory = kernel.memory(_HEAD_BYTES + (size or CHANNEL_BYTES))
+    def create(cls, size: int | None = None, *, blocks: int = 0) -> Self:
+        """A ring of so many bytes, or with room to tell of a pool of so many blocks: what was never used takes none.
+
+        Both descriptors are closed in children that are not meant to have them.
+        """
+        memory = kernel.memory(_HEAD_BYTES + (size or max(CHANNEL_BYTES, _BYTES_A_BLOCK * blocks)))
         return cls(memory, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def close(self) -> None:

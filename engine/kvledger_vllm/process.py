@@ -13,13 +13,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from marshal import loads
 
 from kvledger.adoption import adopt
 from kvledger_vllm import kernel
 from kvledger_vllm.channel import Receiver
 from kvledger_vllm.geometry import limits_from
-from kvledger_vllm.message import CLOSE, Message
+from kvledger_vllm.message import CLOSE, unpacked
 from kvledger_vllm.messageclock import MessageClock
 from kvledger_vllm.publication import Publisher
 
@@ -63,17 +62,21 @@ def messages(receiver: Receiver, core: int) -> Iterator[bytes | None]:
 def apply(receiver: Receiver, publisher: Publisher, core: int) -> None:
     """Apply messages until the core closes the channel or ends; those that only go on, a row of them at a time."""
     for packed in messages(receiver, core):
-        message = None if packed is None else Message(*loads(packed))
-        if message is not None and publisher.gather(message):
-            continue
-        publisher.settle()
-        if message is not None and message.kind == CLOSE:
-            publisher.close(message)
+        gathered = False
+        for message in () if packed is None else unpacked(packed):
+            gathered = publisher.gather(message)
+            if gathered:
+                continue
+            publisher.settle()
+            if message.kind == CLOSE:
+                publisher.close(message)
+            elif not publisher.publish(message):
+                receiver.want_all()
+        if not gathered:
+            publisher.settle()
             receiver.done()
+        if publisher.closed:
             return
-        if message is not None and not publisher.publish(message):
-            receiver.want_all()
-        receiver.done()
 
 
 def main(arguments: list[str]) -> int:

@@ -39,6 +39,8 @@ class Publisher:
         stats = ledger.stats
         self._running, self._waiting = stats.gauge("running"), stats.gauge("waiting")
         self._evictions = stats.counter("evictions_total")
+        self.closed = False
+        """Nothing more is to come."""
         self._row = Row(ledger, self._requests, self._mirror, self._holdings, self._tokens)
 
     def gather(self, message: Message) -> bool:
@@ -72,6 +74,7 @@ class Publisher:
         self._clock.set(message.now_ns)
         self._ledger.publish_now()
         self._ledger.control[CONTROL_INDEX["closed"]] = bool((message.rare or {}).get("clean"))
+        self.closed = True
 
     def publish(self, message: Message) -> bool:
         """Publish one message, with nothing gathered before it. False where everything has to be told anew."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields
-from marshal import loads
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from kvledger.limits import Limits
 from kvledger.writer import Ledger
 from kvledger_vllm.geometry import limits_of
 from kvledger_vllm.hooks import Hooks
-from kvledger_vllm.message import Message
+from kvledger_vllm.message import Message, unpacked
 from kvledger_vllm.messageclock import MessageClock
 from kvledger_vllm.notes import Notes
 from kvledger_vllm.publication import Publisher
@@ -43,7 +42,7 @@ class Kept:
         return len(self.messages)
 
     def send(self, packed: bytes) -> bool:
-        self.messages.append(Message(*loads(packed)))
+        self.messages += unpacked(packed)
         return True
 
 
@@ -53,12 +52,15 @@ def said_of(bare: BareScheduler, seed: int, steps: int) -> list[Message]:
     tap = Tap(bare.scheduler, notes, channel, lambda _, surely: "")  # type: ignore[arg-type]
     hooks = Hooks(bare.scheduler, notes, tap, switch, lambda clean: None)
     hooks.put_in()
+    tap.proof.rest_ns = 0
     for step in range(steps):
         if len(bare.scheduler.requests) < 12 and drawn.random() < 0.15:
             prompt = [5] * drawn.randrange(60) + [drawn.randrange(3, 512) for _ in range(drawn.randrange(1, 60))]
             bare.add(f"cmpl-{step:032d}-0-abcdef12", prompt, max_tokens=drawn.randrange(1, 160))
         if bare.scheduler.requests and drawn.random() < 0.01:
             bare.abort(drawn.choice(list(bare.scheduler.requests)))
+        if drawn.random() < 0.1:
+            tap.stretch.due_ns = 0
         if bare.scheduler.has_requests():
             bare.step()
     bare.drain()
