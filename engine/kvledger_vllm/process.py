@@ -7,6 +7,7 @@ vLLM's, and goes on as long as there is something to apply, whatever becomes of 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -92,6 +93,7 @@ def main(arguments: list[str]) -> int:
     descriptor, memory, bell, core, began_ns = map(int, arguments[:5])
     clock = MessageClock(began_ns)
     ledger = adopt(descriptor, limits_from(arguments[5]), clock)
+    gc.freeze()  # what is there now stays, and need not be looked through again and again
     try:
         apply(Receiver(memory, bell), Publisher(ledger, clock), core)
     except Exception as error:

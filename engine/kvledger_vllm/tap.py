@@ -107,8 +107,8 @@ class Tap:
         blocks, codes = [block.block_id for block in fresh], codes_of(fresh)
         rare = None if quiet else self.rare.collect(kind, output, throttled)
         self.sent_ns = now = _now()
-        # An engine that has nothing to do may say nothing more for hours.
-        idle = not scheduler.has_requests()
+        # An engine that has nothing to do may say nothing more for hours. One that has scheduled something has.
+        idle = not (kind == SCHEDULE and step) and not scheduler.has_requests()
         if why := self._ended(now, surely=idle):
             raise InstrumentError(f"the mirror ended {why}")
         if kind != UPDATE:

@@ -57,7 +57,7 @@ def test_with_guesses_every_count_of_the_agent_is_what_vllm_says(
         assert not points.wrong, f"{len(points.wrong)} points differ, (vLLM's, the agent's): {points.wrong[:3]}"
         assert points.points >= POINTS
         assert control["mirror_corrections"] == control["overflows"] == control["instrument_failed"] == 0
-        assert guessed > 0, "no token was ever guessed"
+        assert guessed, "no token was ever guessed"
 
 
 async def drive(url: str, points: Points) -> None:
