@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -34,6 +34,10 @@ class Closed:
     def tokens(self) -> int:
         """Output tokens of a window."""
         return self.streams * self.output_tokens
+
+    def alone(self) -> Closed:
+        """The same load from one client."""
+        return replace(self, streams=1)
 
     def prompts(self, seed: int) -> list[list[int]]:
         """The prompts of the window with this seed."""

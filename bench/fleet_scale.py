@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ import psutil
 
 from bench import children
 from bench.errors import BenchError
-from bench.estimate import Estimate, estimate
-from bench.fleet_scale_page import Measured, Run, section, write_section
+from bench.fleet_figures import PROCESSES, QUICK, WATCHES, Figures, Size, facts_of, rows_of
+from bench.fleet_scale_page import Run, section, write_section
 from bench.machine import this_machine
 from bench.prometheus import Asked, PrometheusClient
 from kvledger_agent.errors import AgentError
@@ -37,50 +36,11 @@ from kvledger_alerts.table import Parameters
 ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "deploy" / "fleet" / "cluster"
 PAGE = ROOT / "docs" / "fleet.md"
-PROCESSES = 2
 STEP_SECONDS = 15
-WATCHES, WATCH_WINDOW = 3, "1m"
+WATCH_WINDOW = "1m"
 UP_SECONDS = 180.0
 FEWEST_ROUNDS, ASK_SECONDS, CHECK_SECONDS = 3, 45.0, 60.0
 """No round of questions begins later than this, once there are enough."""
-FLEET_GROUP, ALERT_GROUP = "kvledger-fleet", "kvledger"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """What is simulated, and for how long: `history_seconds` are scraped before anything is measured."""
-
-    engines: int = 200
-    tenants: int = 16
-    models: int = 4
-    history_seconds: float = 45.0
-    rounds: int = 9
-    idle_seconds: float = 15.0
-
-    @property
-    def graph_seconds(self) -> float:
-        """How far back there is something to draw when the questions are asked."""
-        return self.history_seconds + WATCHES * self.idle_seconds
-
-
-QUICK = Size(engines=20, history_seconds=45.0, rounds=3, idle_seconds=15.0)
-
-
-@dataclass(slots=True)
-class Figures:
-    """What was measured, in the order of the windows."""
-
-    page_bytes: int = 0
-    failed_percent: list[float] = field(default_factory=list)
-    series: list[float] = field(default_factory=list)
-    recorded: list[float] = field(default_factory=list)
-    samples: list[float] = field(default_factory=list)
-    cpu_percent: list[float] = field(default_factory=list)
-    memory_mb: list[float] = field(default_factory=list)
-    scrape_ms: list[float] = field(default_factory=list)
-    groups_ms: dict[str, list[float]] = field(default_factory=lambda: {FLEET_GROUP: [], ALERT_GROUP: []})
-    asked: dict[tuple[str, bool], list[tuple[float, float]]] = field(default_factory=dict)
-    read: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def measure(size: Size) -> Run:
@@ -102,7 +62,7 @@ def measure(size: Size) -> Run:
             _ask(prometheus, size, figures)
             figures.memory_mb.append(process.memory_info().rss / 1e6)
             server.require_running()
-            return Run(machine=machine, prometheus=_version(), size=_facts(size, figures), rows=_rows(figures))
+            return Run(machine=machine, prometheus=_version(), size=facts_of(size, figures), rows=rows_of(figures))
     except AgentError as error:
         raise BenchError(str(error)) from error
 
@@ -227,49 +187,6 @@ def _seconds(prometheus: PrometheusClient, expression: str, size: Size, graph: b
     return asked.seconds
 
 
-def _facts(size: Size, figures: Figures) -> dict[str, Any]:
-    return {
-        "engines": size.engines,
-        "tenants": size.tenants,
-        "models": size.models,
-        "graph_seconds": size.graph_seconds,
-        "page_bytes": figures.page_bytes,
-        "processes": PROCESSES,
-    }
-
-
-def _rows(figures: Figures) -> tuple[Measured, ...]:
-    engines = (
-        Measured(name="series in memory, all of Prometheus", unit="", estimate=estimate(figures.series)),
-        Measured(name="of these, recorded for the fleet", unit="", estimate=estimate(figures.recorded)),
-        Measured(name="samples taken per second", unit="", estimate=estimate(figures.samples)),
-        Measured(name="a scrape, p50", unit="ms", estimate=estimate(figures.scrape_ms)),
-        Measured(name="a scrape, p99", unit="ms", estimate=estimate(figures.scrape_ms, quantile=0.99)),
-        Measured(name="scrapes that failed, in a minute", unit="%", estimate=estimate(figures.failed_percent)),
-        Measured(name="resident memory of Prometheus", unit="MB", estimate=estimate(figures.memory_mb)),
-        Measured(name="Prometheus, share of one core, unasked", unit="%", estimate=estimate(figures.cpu_percent)),
-        *(
-            Measured(name=f"evaluating the group `{group}`", unit="ms", estimate=estimate(taken))
-            for group, taken in figures.groups_ms.items()
-        ),
-    )
-    return (*engines, *(_answer(key, pairs, figures) for key, pairs in figures.asked.items()))
-
-
-def _answer(key: tuple[str, bool], pairs: list[tuple[float, float]], figures: Figures) -> Measured:
-    title, graph = key
-    ratio: Estimate = estimate([raw / recorded for raw, recorded in pairs])
-    return Measured(
-        name=title,
-        unit="×",
-        estimate=ratio,
-        raw_ms=estimate([raw for raw, _ in pairs]).value,
-        recorded_ms=estimate([recorded for _, recorded in pairs]).value,
-        graph=graph,
-        read=figures.read[title],
-    )
-
-
 def _version() -> str:
     said = subprocess.run([PROMETHEUS.require(), "--version"], capture_output=True, text=True, timeout=30)
     return (said.stdout + said.stderr).split()[2]
@@ -287,7 +204,9 @@ def main(arguments: Sequence[str] | None = None, *, path: Path = PAGE) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the section")
     args = parser.parse_args(arguments)
     size = QUICK if args.quick else Size()
-    if args.engines:
+    if args.engines is not None:
+        if args.engines < 1:
+            parser.error(f"--engines {args.engines}: give 1 or more")
         size = Size(engines=args.engines, history_seconds=size.history_seconds, rounds=size.rounds)
     try:
         run = measure(size)

@@ -40,10 +40,11 @@ _OFF = """Off is the same engine over a file of its own, with these parts replac
 the stamps of blocks and slots; every histogram and what is read only for one (first block, first and last token of a
 request, step phases, the allocator's stopwatch); the rings of events, ended requests and per-second peaks. On in both:
 pool, tables, prefix index, the other records of blocks and requests, publications, gauges, counters (the seconds spent
-on sharing among them), and the step's readings of the clock. Both run the same requests step by step, in windows that
-swap their order from one to the next, and must have drawn the same tokens at the end. They share one compute, each
-with a half of its blocks: two models side by side differ by where their memory lies, and by more than the instrument
-costs. Several pairs of engines run one after the other, started in turns in one order and the other."""
+on sharing among them), and the step's readings of the clock. Both run the same requests step by step and must have
+drawn the same tokens at the end. Windows swap their order from one to the next, and a figure is the mean of two, one of
+each order: who comes second does better or worse by several times what the instrument costs. They share one compute,
+each with a half of its blocks: two models side by side differ by where their memory lies, and by more than the
+instrument costs. Several pairs of engines run one after the other, started in turns in one order and the other."""
 HOW_TOKENS = f"""The embedded model at its defaults and {SEQUENCES} sequences of {SERVING.prompt_tokens[0]} to
 {SERVING.prompt_tokens[1]} prompt and {SERVING.output_tokens} output tokens, each followed by another when it ends.
 A window is {STEPS_PER_ENDING} steps of each engine, in which one sequence ends and another begins: the same tokens, so
@@ -97,7 +98,7 @@ class Halves:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Microseconds per step of each window, float[windows]: processor time with and without, and the compute's part."""
+    """Microseconds per step, float[n]: processor time with and without, and the compute's part of it."""
 
     on: Windows
     off: Windows
@@ -122,9 +123,21 @@ class Race:
         compute = (self.compute_on + self.compute_off) / 2
         return self.on - self.compute_on + compute, self.off - self.compute_off + compute
 
+    def in_both_orders(self) -> Race:
+        """The means of every two windows in a row, whose orders are opposite; a last one without a second is left out.
+
+        The windows themselves have two medians, one of each order, and theirs would fall somewhere in between.
+        """
+        return Race(*(_means_of_two(getattr(self, f.name)) for f in fields(self)))
+
     def and_then(self, other: Race) -> Race:
         """The windows of both races."""
         return Race(*(np.concatenate((getattr(self, f.name), getattr(other, f.name))) for f in fields(self)))
+
+
+def _means_of_two(windows: Windows) -> Windows:
+    means: Windows = windows[: len(windows) // 2 * 2].reshape(-1, 2).mean(axis=1)
+    return means
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +164,7 @@ class Twins:
         return cls(engines[ON], engines[OFF], computes[ON], computes[OFF])
 
     def race(self, rounds: Iterable[int], steps: int, clock_ns: Callable[[], int]) -> Race:
-        """Microseconds per step of both. Raises `BenchError` if they did not do the same."""
+        """Microseconds per step of both, of every two rounds. Raises `BenchError` if they did not do the same."""
         spent: dict[str, list[float]] = {ON: [], OFF: []}
 
         def window(name: str, step: Callable[[], None], compute: Half) -> Window:
@@ -171,7 +184,7 @@ class Twins:
             twin.require_steady()
         if self.on.generated_tokens != self.off.generated_tokens or self.on.live_tokens() != self.off.live_tokens():
             raise BenchError("the engine without its instrument drew other tokens: it is not the same engine")
-        return Race(figures[ON], figures[OFF], np.array(spent[ON]), np.array(spent[OFF]))
+        return Race(figures[ON], figures[OFF], np.array(spent[ON]), np.array(spent[OFF])).in_both_orders()
 
 
 CASES = (

@@ -10,25 +10,32 @@ from bench.vllmenv import vllm_python
 
 NAME = "plugin-throughput"
 BAR = Bar(Sense.AT_LEAST, 0.99)
-HOW = """One vLLM server with the tiny Llama of the tests, 64 requests running all the time, from the official client
-in a process of its own, requests ending and coming. Between two windows of 100 steps the hooks are taken out of the
-engine core or put in again and everything is told anew, which is not measured, nor are the 40 steps after it. Tokens
-are counted and timed where they leave the engine core. A window with the hooks must have a message of the tap a
-step, one without none, and nothing of the hooks in the scheduler. Wall time; server, client and the mirror's process
-share the machine, and where it has two cores this row counts what the mirror takes from the engine, too."""
+HOW = """For each of two models one vLLM server, as many requests running all the time, from the official client in a
+process of its own, prompts of 64 tokens, requests ending and coming at even distances. Between two windows of 128
+steps, or of 32, the hooks are taken out of the engine core or put in again and everything is told anew, which is not
+measured, nor is a quarter as many steps after it. Tokens are counted and timed where they leave the engine core. A
+window with the hooks must have a message of the tap a step, one without none, and nothing of the hooks in the
+scheduler. Wall time; server, client and the mirror's process share the machine. The tiny Llama of the tests is the
+worst there can be: a step of it is hardly more than vLLM's own work, and where the machine has two cores its line
+counts what the mirror takes from the engine, too."""
 
 
 def measure(effort: Effort) -> list[Result]:
     """Windows with and without in turns. Raises `NotHere` where there is no vLLM."""
-    return [result(ask("bench.vllm_throughput", effort, python=vllm_python()))]
+    return results(ask("bench.vllm_throughput", effort, python=vllm_python()))
 
 
-def result(answer: Answer) -> Result:
-    """The line of the table."""
-    alone, plugged = answer.figures["without"], answer.figures["with"]
+def results(answer: Answer) -> list[Result]:
+    """A line for each model of the answer."""
+    return [_result(answer, name.removesuffix(", with")) for name in answer.figures if name.endswith(", with")]
+
+
+def _result(answer: Answer, model: str) -> Result:
+    alone, plugged = answer.figures[f"{model}, without"], answer.figures[f"{model}, with"]
+    step_ms = 1e3 * answer.figures[f"{model}, without, step"]
     return Result(
         row=NAME,
-        name="output tokens/s of vLLM, 64 running: with the plugin over without",
+        name=f"output tokens/s of vLLM, {model}: with the plugin over without",
         estimate=estimate(plugged / alone),
         unit="×",
         how=HOW,
@@ -36,6 +43,7 @@ def result(answer: Answer) -> Result:
         quantities=(
             Quantity("with the plugin", estimate(plugged), "tokens/s"),
             Quantity("without", estimate(alone), "tokens/s"),
+            Quantity("a step without", estimate(step_ms), "ms"),
         ),
         facts=answer.facts,
     )

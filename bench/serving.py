@@ -21,6 +21,7 @@ from bench.errors import NotHere
 from bench.estimate import Windows, estimate
 from bench.goals import Goal
 from bench.interleave import interleave
+from bench.rest import await_rest
 from bench.result import Quantity, Result
 from bench.servers import BOTH_CORES, SERVED, our_server, vllm_server
 from bench.tmpfs import ledger_directory
@@ -30,6 +31,8 @@ TRANSFORMERS_GOAL = Goal(bar=2.0, stretch=5.0)
 BOUND_GOAL = Goal(bar=0.6, stretch=0.8)
 
 Window = Callable[[int], float]
+_WAKING = 1 << 20
+"""Added to a window's seed, the seed of the prompt that goes before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,13 @@ class Serving:
             windows, facts = self._started(Path(checkpoint), directory, stack)
             for window in windows.values():
                 window(0)
-            seeds = iter(range(1, 1 << 20))
-            turns = {name: (lambda window=window: window(next(seeds))) for name, window in windows.items()}
+            seeds = iter(range(1, _WAKING))
+
+            def turn(window: Window) -> float:
+                await_rest()
+                return window(next(seeds))
+
+            turns = {name: partial(turn, window) for name, window in windows.items()}
             figures = interleave(effort.rounds(full=self.rounds, quick=3), turns, swap=True)
         return self.results(figures, facts)
 
@@ -88,6 +96,8 @@ class Serving:
         return windows, tuple(facts)
 
     def _over_http(self, url: str, seed: int) -> float:
+        """A window right behind an answer to one client, which wakes the server: under load none of them sleeps."""
+        self.load.alone().window(url, SERVED, seed + _WAKING)
         return self.load.window(url, SERVED, seed)
 
     def results(self, figures: dict[str, Windows], facts: tuple[str, ...]) -> list[Result]:
@@ -128,9 +138,10 @@ class Serving:
         return f"""{load.streams} streamed completions over HTTP, begun together, of {load.prompt_tokens} random prompt
 and {load.output_tokens} output tokens each, greedy, ends ignored; a window is from the first connection to the last
 answer's end, each answer's own count of its tokens is checked, and no two windows share a prompt. The same float32
-checkpoint ({self.checkpoint.name}, seeded) in all. {_HOW[peer].format(other=other)} All are up during the whole run and
-idle outside of their windows, which are taken in turns; the clients share the processors with whom they measure. Each
-has had a window before the first. Hash seed 0 in all. {goal.text}"""
+checkpoint ({self.checkpoint.name}, seeded) in all. {_HOW[peer].format(other=other)} All are up during the whole run.
+Windows are taken in turns, and each begins when all processes have come to rest (vLLM's workers spin for a second after
+their last work) and an answer to one client has woken the server; the clients share the processors with whom they
+measure. Each has had a window before the first. Hash seed 0 in all. {goal.text}"""
 
 
 _HOW = {

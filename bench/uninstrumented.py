@@ -145,8 +145,9 @@ class _BareMetering(Metering):
     def allocated(self, began_ns: int) -> None:
         """Forget."""
 
-    def attached(self, slot: int) -> None:
-        """Forget."""
+    def attached(self, slot: int, references: int) -> None:
+        """Only how many references it took: giving them back is a price of sharing, which is counted."""
+        self._references[slot] = references
 
     def first_blocks(self, slots: Ids) -> None:
         """Forget."""

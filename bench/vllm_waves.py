@@ -1,6 +1,7 @@
-"""The load on a vLLM server while it is measured: the official client, 64 requests all the time, of one shape.
+"""The load on a vLLM server while it is measured: the official client, as many requests all the time, of one shape.
 
-Each HTTP request brings several prompts, so that the client and HTTP take little of what is measured.
+Each HTTP request brings several prompts, so that the client and HTTP take little of what is measured. The clients come
+one after the other, as far apart as each stays long: so any window of a few of them has about as much prefill in it.
 """
 
 from __future__ import annotations
@@ -8,21 +9,28 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from bench.errors import BenchError
 from tests.vllm.load import client, prompt
 from tests.vllm.server import MODEL
 
-CLIENTS, PROMPTS = 8, 8
-CONCURRENT = CLIENTS * PROMPTS
-OUTPUT_TOKENS = range(128, 385)
-PROMPT_TOKENS = range(32, 160)
+CLIENTS = 8
+PROMPT_TOKENS = 64
 SHARED = 0.4
 Answer = TypeVar("Answer")
 
 
-def under_load(url: str, work: Callable[[], Answer]) -> Answer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many requests run all the time, a multiple of `CLIENTS`, and how many tokens each is to bring."""
+
+    running: int
+    output_tokens: int
+
+
+def under_load(url: str, shape: Shape, work: Callable[[], Answer]) -> Answer:
     """What `work` returns, called in a thread of its own, while the server at `url` is under load.
 
     Each client asks for something else when it has an answer, so that requests end and others come, in turns. Raises
@@ -34,7 +42,7 @@ def under_load(url: str, work: Callable[[], Answer]) -> Answer:
         api = client(url)
         async with asyncio.TaskGroup() as group:
             for number in range(CLIENTS):
-                group.create_task(_keep_asking(api, random.Random(number), over))
+                group.create_task(_keep_asking(api, shape, number, over))
             try:
                 return await asyncio.to_thread(work)
             finally:
@@ -43,16 +51,19 @@ def under_load(url: str, work: Callable[[], Answer]) -> Answer:
     return asyncio.run(both())
 
 
-async def _keep_asking(api: object, drawn: random.Random, over: asyncio.Event) -> None:
+async def _keep_asking(api: object, shape: Shape, number: int, over: asyncio.Event) -> None:
+    """The first request is as short as puts this client's next ones where they belong among the others'."""
+    drawn, prompts = random.Random(number), shape.running // CLIENTS
+    tokens = shape.output_tokens * (number + 1) // CLIENTS
     while not over.is_set():
-        tokens = drawn.choice(OUTPUT_TOKENS)
         answer = await api.completions.create(  # type: ignore[attr-defined]
             model=MODEL,
-            prompt=[prompt(drawn, drawn.choice(PROMPT_TOKENS), shared=drawn.random() < SHARED) for _ in range(PROMPTS)],
+            prompt=[prompt(drawn, PROMPT_TOKENS, shared=drawn.random() < SHARED) for _ in range(prompts)],
             max_tokens=tokens,
             temperature=0.0,
             extra_body={"ignore_eos": True},
         )
         got = answer.usage.completion_tokens if answer.usage else 0
-        if got != tokens * PROMPTS:
-            raise BenchError(f"{got} tokens came back, {tokens * PROMPTS} were asked for")
+        if got != tokens * prompts:
+            raise BenchError(f"{got} tokens came back, {tokens * prompts} were asked for")
+        tokens = shape.output_tokens

@@ -58,7 +58,9 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     Raises:
         MissingExtra: the chosen subcommand needs a package that is not installed.
     """
-    parser = argparse.ArgumentParser(prog="kvledger", description="Sees every block of a paged KV cache.")
+    parser = argparse.ArgumentParser(
+        prog="kvledger", description="Sees every block of a paged KV cache.", allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"kvledger {version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     points = sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
@@ -81,7 +83,7 @@ def _add(
             raise missing from error
         subparsers.add_parser(point.name, help=f"(not installed: needs {error.name})")
         return
-    parser = subparsers.add_parser(point.name, help=command.help, description=command.help)
+    parser = subparsers.add_parser(point.name, help=command.help, description=command.help, allow_abbrev=False)
     command.configure(parser)
     parser.set_defaults(command=command, parser=parser)
 

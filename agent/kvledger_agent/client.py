@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger_agent.addresses import http_parts
 from kvledger_agent.deadline import Deadline
 from kvledger_agent.errors import AgentError, UsageError
 
@@ -103,7 +104,7 @@ class AgentClient:
 
     def waits(self, engine: str, *, window_seconds: float) -> Document:
         """What first tokens and whole requests are made of, and who waits longest. Raises `ClientError`."""
-        query = urlencode({"window": f"{window_seconds:g}"})
+        query = urlencode({"window_seconds": f"{window_seconds:g}"})
         waits = self.get(_path(engine, "waits") + "?" + query).get("waits")
         if not isinstance(waits, dict):
             raise BadAnswer("the agent's answer has no object 'waits': it is of another version")
@@ -168,13 +169,11 @@ class AgentClient:
 
 def check_url(url: str) -> str:
     """The address without a trailing slash. Raises `UsageError` for what is no http or https address."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or parts.query or parts.fragment or parts.username:
-        raise UsageError(f"agent address {url!r}: give one such as {DEFAULT_URL}")
+    parts = http_parts(url)
+    if "@" in url:
+        raise UsageError("the agent's address carries credentials, which everybody sees in the list of processes")
+    if parts is None or parts.query or parts.fragment:
+        raise UsageError(f"agent address {url[:200]!r}: give one such as {DEFAULT_URL}")
     return url.rstrip("/")
 
 

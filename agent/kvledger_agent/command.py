@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -30,6 +31,15 @@ class Command(Protocol):
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
     """Add `--json` (`args.json`): what is printed for people is printed as one JSON document instead."""
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout instead of text")
+
+
+def path_argument(text: str) -> Path:
+    """The type of an argument that is a path. An empty one, as from a variable that is not set, is refused: it would
+    mean the working directory.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path: is a variable not set?")
+    return Path(text)
 
 
 def print_json(obj: Any) -> None:

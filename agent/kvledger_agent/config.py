@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
+from kvledger_agent.addresses import http_parts
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.errors import UsageError
 from kvledger_agent.scrape.endpoint import parse_endpoint
 from kvledger_agent.scrape.fetch import TIMEOUT_SECONDS
@@ -62,30 +62,23 @@ class AgentConfig:
             raise UsageError("host is empty: use 127.0.0.1, or the address of one interface")
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port={self.port}: use 0 (any free port) to 65535")
-        self._check_positive("interval_seconds", self.interval_seconds)
-        self._check_positive("stale_after_seconds", self.stale_after_seconds)
-        self._check_positive("otlp_interval_seconds", self.otlp_interval_seconds)
-        self._check_positive("otlp_timeout_seconds", self.otlp_timeout_seconds)
-        self._check_positive("scrape_interval_seconds", self.scrape_interval_seconds)
-        self._check_positive("scrape_timeout_seconds", self.scrape_timeout_seconds)
-        self._check_positive("verdict_window_seconds", self.verdict_window_seconds)
+        for name in _SECONDS:
+            above_zero(name, getattr(self, name))
         names = [parse_endpoint(text).name for text in self.scrape]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UsageError(f"scrape: {', '.join(twice)} is given twice: name one of them with NAME=URL")
         if self.otlp is not None:
             otlp_url(self.otlp)
         if self.price_per_hour is not None:
-            self._check_positive("price_per_hour", self.price_per_hour)
+            above_zero("price_per_hour", self.price_per_hour)
         if self.stale_after_seconds <= self.interval_seconds:
             raise UsageError(
                 f"stale_after_seconds={self.stale_after_seconds:g} is not longer than "
                 f"interval_seconds={self.interval_seconds:g}: every scrape would be refused"
             )
 
-    @staticmethod
-    def _check_positive(name: str, value: float) -> None:
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name}={value}: use a number above 0")
+
+_SECONDS = tuple(f.name for f in fields(AgentConfig) if f.name.endswith("_seconds"))
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -101,24 +94,16 @@ def otlp_url(endpoint: str) -> str:
     Raises:
         UsageError: it is no http(s) URL, or carries what may be a secret, which the message does not repeat.
     """
-    try:
-        parts = urlsplit(endpoint)
-        secret, known = _may_tell(parts), parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        secret, known = "@" in endpoint, False
-    if secret:
+    if any(mark in endpoint for mark in "@?#"):
         raise UsageError(
             "otlp carries credentials or a query, which everybody sees in the list of processes: "
             "give headers in OTEL_EXPORTER_OTLP_HEADERS"
         )
-    if not known:
-        raise UsageError(f"otlp={endpoint!r}: use a URL such as http://127.0.0.1:4318")
+    parts = http_parts(endpoint)
+    if parts is None:
+        raise UsageError(f"otlp={endpoint[:200]!r}: use a URL such as http://127.0.0.1:4318")
     path = parts.path.rstrip("/")
     return parts._replace(path=path if path.endswith(OTLP_PATH) else path + OTLP_PATH).geturl()
-
-
-def _may_tell(parts: SplitResult) -> bool:
-    return "@" in parts.netloc or bool(parts.query or parts.fragment)
 
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> AgentConfig:

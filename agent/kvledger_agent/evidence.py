@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.audit import Audit
-from kvledger.pins import PinTable
+from kvledger.pins import PinTable, pin_word
 from kvledger.snapshot import SlotTable
-from kvledger.words import TURNED_AWAY, CancelCause, Event, FindingKind, FinishReason, PinKind, RejectionReason
+from kvledger.words import TURNED_AWAY, CancelCause, Event, FindingKind, FinishReason, RejectionReason
 from kvledger_agent.finding import Release, RequestRef
 
 MAX_CANDIDATES = 16
@@ -150,9 +150,9 @@ def cause_of_pin(block: int, pins: PinTable, *, now_ns: int, events: NDArray[Any
         return Cause(None, (), "a pin whose lease was over, and which is gone by now")
     row = int(rows[0])
     kind, holder = int(pins.kind[row]), int(pins.holder[row])
-    word = PinKind(kind).word if kind < len(PinKind) else f"kind_{kind}"
     age, lease = (now_ns - int(pins.since_ns[row])) / 1e9, int(pins.lease_ns[row]) / 1e9
-    known = f"a {word} pin of holder {holder}, {age:.1f} s old with a lease of {lease:.1f} s, that nobody takes back"
+    pin = f"a {pin_word(kind)} pin of holder {holder}"
+    known = f"{pin}, {age:.1f} s old with a lease of {lease:.1f} s, that nobody takes back"
     owner = registry.find(holder)
     if owner.tenant is None:
         return Cause(None, (), known)

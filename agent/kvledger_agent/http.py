@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from kvledger.errors import LedgerUnreadable
 from kvledger.words import BlockState
 from kvledger_agent.agent import Agent, NoLedgerOfEngine, NoSuchEngine, Stale
 from kvledger_agent.block_rows import BlockQuery, block_page, compact_blocks
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.documents import engines_document, findings_document, requests_document, snapshot_document
 from kvledger_agent.errors import UsageError
 from kvledger_agent.fleet import Fleet
@@ -33,6 +34,11 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
+QUERIES: Mapping[str, tuple[str, ...]] = {
+    "blocks": ("view", "state", "owner", "offset", "limit"),
+    "waits": ("window_seconds",),
+}
+"""What the paths under `/v1` take, by their last word; the others take nothing."""
 
 _STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (NoSuchEngine, 404, "no_such_engine"),
@@ -70,6 +76,7 @@ def make_app(agent: Agent) -> web.Application:
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
+        _refuse_unknown(request)
         return await handler(request)
     except tuple(kind for kind, _, _ in _STATUS) as error:
         status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
@@ -77,6 +84,16 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         code = (error.reason or "error").lower().replace(" ", "_")
         return _json({"error": {"code": code, "message": error.reason}}, error.status)
+
+
+def _refuse_unknown(request: web.Request) -> None:
+    """Raises `UsageError` for a parameter that the path does not take: left alone, a misspelt one changes nothing."""
+    if not request.path.startswith("/v1/"):
+        return
+    known = QUERIES.get(request.path.rpartition("/")[2], ())
+    for name in request.query:
+        if name not in known:
+            raise UsageError(f"no parameter {name[:40]!r} here: use {', '.join(known) or 'none'}")
 
 
 async def _metrics(request: web.Request) -> web.StreamResponse:
@@ -123,10 +140,7 @@ async def _sharing(request: web.Request) -> web.StreamResponse:
 
 
 async def _waits(request: web.Request) -> web.StreamResponse:
-    given = _number(request, "window", None)
-    if given == 0:
-        raise UsageError("window='0': use a number of seconds above 0")
-    window_seconds = request.app[AGENT].config.verdict_window_seconds if given is None else float(given)
+    window_seconds = _above_zero(request, "window_seconds", request.app[AGENT].config.verdict_window_seconds)
     return await _asked(request, lambda source: {"waits": plain(source.waits(window_seconds))})
 
 
@@ -211,6 +225,16 @@ def _number(request: web.Request, name: str, default: int | None) -> int | None:
     if not given.isdecimal() or len(given) > 20 or int(given) >= 1 << 64:
         raise UsageError(f"{name}={given!r}: use a whole number of 0 or more")
     return int(given)
+
+
+def _above_zero(request: web.Request, name: str, default: float) -> float:
+    given = request.query.get(name)
+    if given is None:
+        return default
+    try:
+        return above_zero(name, float(given))
+    except ValueError as error:
+        raise UsageError(f"{name}={given[:40]!r}: use a number above 0") from error
 
 
 def _bytes(document: dict[str, Any]) -> bytes:

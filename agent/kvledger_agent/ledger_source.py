@@ -33,11 +33,11 @@ from kvledger_agent.observe import (
     is_final,
     liveness_of,
     pool_of,
-    totals_of,
 )
 from kvledger_agent.observe_requests import requests_view
+from kvledger_agent.observe_totals import totals_of
 from kvledger_agent.peak_running import PeakRunning
-from kvledger_agent.sharing_account import sharing_view
+from kvledger_agent.sharing_account import SharingView, sharing_view
 from kvledger_agent.verdict.emergencies import emergency
 from kvledger_agent.verdict.holders import holders_of
 from kvledger_agent.verdict.judge import WINDOW_SECONDS, Judge
@@ -139,7 +139,8 @@ class LedgerSource:
 
     def _observe(self, sample: Sample, final: bool) -> tuple[Observation, AuditFacts]:
         """What the ledger alone shows, not judged yet, and what the audit found."""
-        facts, findings, notes = self._audit(sample, final)
+        sharing = sharing_view(self.reader.prefix_accounts(), sample.stats, self.reader.head.limits)
+        facts, findings, notes = self._audit(sample, final, sharing)
         if (active := sample.stats.gauge("active_blocks")) is not None:
             self._growth.add(sample.now_ns, active)
         growth = None if final else self._growth.growth_per_second()
@@ -162,7 +163,7 @@ class LedgerSource:
             violations=dict(self._violations.lasting),
             undecided=undecided,
             grace_seconds=grace_of(sample).seconds,
-            sharing=sharing_view(self.reader.prefix_accounts(), sample.stats, self.reader.head.limits),
+            sharing=sharing,
             notes=notes,
         )
         return observation, facts
@@ -173,7 +174,9 @@ class LedgerSource:
         since_ns = sample.now_ns - round(self._bench.window_seconds * 1e9)
         return request_time(lives, since_ns=since_ns, now_ns=sample.now_ns)
 
-    def _audit(self, sample: Sample, final: bool) -> tuple[AuditFacts, tuple[Finding, ...], tuple[Note, ...]]:
+    def _audit(
+        self, sample: Sample, final: bool, sharing: SharingView | None
+    ) -> tuple[AuditFacts, tuple[Finding, ...], tuple[Note, ...]]:
         # Limits of pins and ended requests run in the time that counts: a stopped engine makes none of them overdue.
         now_ns = sample.now_ns if sample.status_then is ReadStatus.IDLE else sample.clock_ns
         audit = self.reader.audit(now_ns)
@@ -189,7 +192,6 @@ class LedgerSource:
             traces=Traces(events=self.events.records(), registry=registry, pins=sample.pins, now_ns=now_ns),
             available_blocks=None if active is None else max(0, limits.capacity_blocks - int(active)),
         )
-        sharing = sharing_view(self.reader.prefix_accounts(), sample.stats, limits)
         return facts, findings, notes_of(Sources(facts, limits.capacity_blocks, sharing), registry)
 
     def _judge(self, audit: Audit, sample: Sample, grace: Grace, final: bool) -> None:

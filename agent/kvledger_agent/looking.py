@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from kvledger_agent.command import path_argument
 from kvledger_agent.config import DIRECTORY_VARIABLE, default_directory
 from kvledger_agent.fleet import SourceHealth, unreadable
 from kvledger_agent.ledger_source import LedgerSource
@@ -30,10 +31,10 @@ def add_where_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--directory",
-        type=Path,
+        type=path_argument,
         help=f"directory of ledgers (default: {DIRECTORY_VARIABLE}, else {default_directory({})})",
     )
-    where.add_argument("--ledger", type=Path, metavar="FILE", help="one ledger instead of a directory of them")
+    where.add_argument("--ledger", type=path_argument, metavar="FILE", help="one ledger instead of a directory of them")
 
 
 @contextmanager

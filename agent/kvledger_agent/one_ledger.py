@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from kvledger_agent.config import default_directory
@@ -17,6 +18,10 @@ def open_ledger(path: Path, *, price_per_hour: float | None = None) -> LedgerSou
     """Open a ledger file. Raises `NoLedger` when there is no such file, or a `LedgerUnreadable` subclass."""
     try:
         return LedgerSource.open(path, price_per_hour=price_per_hour)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        directory = path.parent if path.parent.is_dir() else default_directory()
-        raise NoLedger(f"no ledger {path}: `kvledger status --directory {directory}` shows those there are") from error
+    except OSError as error:
+        directory = default_directory()
+        with suppress(OSError):
+            directory = path.parent if path.parent.is_dir() else directory
+        why = "" if isinstance(error, FileNotFoundError | NotADirectoryError) else f" ({error.strerror})"
+        shown = f"`kvledger status --directory {directory}` shows those there are"
+        raise NoLedger(f"no ledger {path}{why}: {shown}") from error

@@ -7,12 +7,10 @@ has no other range. Command, API and the gauges that boards show are all of thes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
-from kvledger_agent.observation import HistogramView, Observation, RequestsView, Series
+from kvledger_agent.observation import Observation, RequestsView, Series
+from kvledger_agent.quantile import Quantile, merged, quantile
 from kvledger_agent.sums import sum_if_known
 
 TTFT_SHARE = 0.95
@@ -58,8 +56,8 @@ class Concurrency:
 class Scorecard:
     """Seven figures: bytes per token, block size, peak active blocks, concurrency, rejections, TTFT P95, cost.
 
-    Sizes are keyed by cache group. `ttft_p95_seconds` is interpolated within its bucket; `ttft_beyond_buckets` says
-    that it lies above the last bound, which then stands for it. Ratio and cost are per request that ended or was
+    Sizes are keyed by cache group. `ttft_p95_seconds` is interpolated, and lies between the low and the high one for
+    certain; the high one is unknown where nothing bounds it. Ratio and cost are per request that ended or was
     refused, and per request that ended.
     """
 
@@ -74,7 +72,8 @@ class Scorecard:
     rejected: int | None
     ended: int | None
     ttft_p95_seconds: float | None
-    ttft_beyond_buckets: bool
+    ttft_p95_low_seconds: float | None
+    ttft_p95_high_seconds: float | None
     cost_per_request: float | None
 
 
@@ -96,8 +95,9 @@ def scorecard(observation: Observation) -> Scorecard:
         rejection_ratio=rejection_ratio(observation),
         rejected=None if rejected is None else int(rejected),
         ended=None if ended is None else int(ended),
-        ttft_p95_seconds=ttft_p95_seconds(observation),
-        ttft_beyond_buckets=ttft is not None and _beyond(TTFT_SHARE, ttft),
+        ttft_p95_seconds=None if ttft is None else ttft.value,
+        ttft_p95_low_seconds=None if ttft is None else ttft.low,
+        ttft_p95_high_seconds=None if ttft is None else ttft.high,
         cost_per_request=cost_per_request(observation),
     )
 
@@ -112,7 +112,7 @@ def rejection_ratio(observation: Observation) -> float | None:
 def ttft_p95_seconds(observation: Observation) -> float | None:
     """P95 of arrival to first token over all classes; None before any first token."""
     ttft = _ttft(observation)
-    return None if ttft is None else quantile(TTFT_SHARE, ttft)
+    return None if ttft is None else ttft.value
 
 
 def cost_per_request(observation: Observation) -> float | None:
@@ -122,45 +122,14 @@ def cost_per_request(observation: Observation) -> float | None:
     return None if cost is None or ended is None else ratio(cost, ended)
 
 
-def quantile(share: float, histogram: HistogramView) -> float | None:
-    """A quantile as Prometheus' `histogram_quantile` gives it: linear within its bucket; None without observations.
-
-    Above every bound it is the last bound.
-    """
-    counts = histogram.buckets
-    total = float(counts.sum())
-    if total <= 0:
-        return None
-    below, rank = np.cumsum(counts), share * total
-    index = int(np.searchsorted(below, rank))
-    if index >= len(histogram.bounds):
-        return histogram.bounds[-1]
-    upper, lower = histogram.bounds[index], histogram.bounds[index - 1] if index else 0.0
-    before = float(below[index - 1]) if index else 0.0
-    return lower + (upper - lower) * (rank - before) / float(counts[index])
-
-
-def merged(histograms: Iterable[HistogramView]) -> HistogramView | None:
-    """Histograms of the same bounds as one; None for none."""
-    views = list(histograms)
-    if not views:
-        return None
-    buckets = np.sum([view.buckets for view in views], axis=0)
-    return HistogramView(bounds=views[0].bounds, buckets=buckets, sum=sum(view.sum for view in views))
-
-
 def ratio(part: float, whole: float) -> float | None:
     """`part` over `whole`; None where there is no whole."""
     return part / whole if whole > 0 else None
 
 
-def _ttft(observation: Observation) -> HistogramView | None:
-    return merged(observation.totals.histograms.get("time_to_first_token", {}).values())
-
-
-def _beyond(share: float, histogram: HistogramView) -> bool:
-    counts = histogram.buckets
-    return bool(share * counts.sum() > counts[:-1].sum())
+def _ttft(observation: Observation) -> Quantile | None:
+    ttft = merged(observation.totals.histograms.get("time_to_first_token", {}).values())
+    return None if ttft is None else quantile(TTFT_SHARE, ttft)
 
 
 def _concurrency(observation: Observation) -> Concurrency:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich import box
 from rich.table import Table
 
+from kvledger_agent.quantile import is_wide
 from kvledger_agent.scorecard import Concurrency, ReserveItem, Scorecard
 from kvledger_agent.tables import UNKNOWN, seconds_text
 
@@ -40,7 +41,7 @@ def _rows(card: Scorecard) -> Iterator[Row]:
     yield from _concurrency(card.concurrency)
     counts = f"{_number(card.rejected)} refused, {_number(card.ended)} ended"
     yield "rejection rate", UNKNOWN if card.rejection_ratio is None else f"{card.rejection_ratio:.2%}", counts
-    yield "TTFT P95", _ttft(card), "to first token, since counters began"
+    yield "TTFT P95", *_ttft(card)
     cost = UNKNOWN if card.cost_per_request is None else f"{card.cost_per_request:.6g}"
     yield "cost per request", cost, "all that ended since counters began"
 
@@ -77,7 +78,11 @@ def _sizes(sizes: dict[str, int] | None) -> str:
     return str(next(iter(sizes.values()))) if alike else " ".join(f"{k} {v}" for k, v in sizes.items())
 
 
-def _ttft(card: Scorecard) -> str:
-    if card.ttft_p95_seconds is None:
-        return UNKNOWN
-    return ("≥ " if card.ttft_beyond_buckets else "") + seconds_text(card.ttft_p95_seconds)
+def _ttft(card: Scorecard) -> tuple[str, str]:
+    """The figure, or what it is over where that is all that is known; and between what it lies."""
+    value, low, high = card.ttft_p95_seconds, card.ttft_p95_low_seconds, card.ttft_p95_high_seconds
+    if value is None or low is None:
+        return UNKNOWN, "to first token, since counters began"
+    said = f"over {seconds_text(low)}" if low > 0 and is_wide(low, high) else seconds_text(value)
+    ends = f"over {seconds_text(low)}" if high is None else f"{seconds_text(low)} to {seconds_text(high)}"
+    return said, f"{ends}, since counters began"

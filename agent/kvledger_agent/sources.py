@@ -63,17 +63,19 @@ class LedgerSources:
         self._price_per_hour, self._window_seconds = price_per_hour, verdict_window_seconds
         self._buffers = Buffers()
         self._entries: dict[str, _Entry] = {}
-        self._trouble: str | None = None
+        self._trouble: OSError | None = None
 
     def look(self, complete: Complete = as_it_is) -> tuple[tuple[Observation, ...], tuple[SourceHealth, ...]]:
-        """One look at every current ledger, in order of their keys. A directory that cannot be listed has none.
+        """One look at every current ledger, in order of their keys. Of a directory that is there and cannot be listed,
+        the one source is the directory itself, with its trouble.
 
         Each observation is judged with what `complete` adds to it.
         """
+        began_ns = time.monotonic_ns()
         self._refresh()
         looked = [self._look(key, entry, complete) for key, entry in self._entries.items()]
         observations = tuple(observation for observation, _ in looked if observation is not None)
-        return observations, tuple(health for _, health in looked)
+        return observations, tuple(health for _, health in looked) + self._unlisted(began_ns)
 
     def source(self, key: str) -> LedgerSource | None:
         """What reads the ledger of `engine:rank`, None when nothing does."""
@@ -101,18 +103,45 @@ class LedgerSources:
         self._entries = dict(sorted(self._entries.items()))
 
     def _scan(self) -> dict[str, LedgerFile]:
+        files: dict[str, LedgerFile] = {}
+        trouble: OSError | None = None
         try:
-            files, trouble = scan(self.directory), None
-        except FileNotFoundError:  # no error: the first engine makes it
-            files, trouble = {}, "missing"
+            files = scan(self.directory)
         except OSError as error:
-            files, trouble = {}, str(error)
-        if trouble != self._trouble and trouble == "missing":
-            logger.info("waiting for %s to appear", self.directory)
-        elif trouble != self._trouble:
-            logger.info("directory=%s readable=%s error=%s", self.directory, trouble is None, trouble)
+            trouble = error
+        if str(trouble) != str(self._trouble):
+            if isinstance(trouble, FileNotFoundError):  # no error: the first engine makes it
+                logger.info("waiting for %s to appear", self.directory)
+            else:
+                logger.log(
+                    logging.WARNING if trouble else logging.INFO,
+                    "directory=%s readable=%s error=%s",
+                    self.directory,
+                    trouble is None,
+                    trouble,
+                )
         self._trouble = trouble
         return files
+
+    def _unlisted(self, began_ns: int) -> tuple[SourceHealth, ...]:
+        """The directory as a source, where it cannot be listed: what nobody can see must not look like no engine."""
+        trouble = self._trouble
+        if trouble is None or isinstance(trouble, FileNotFoundError):
+            return ()
+        remedy = "run it under the engine's uid or in the directory's group, or give the directory of the ledgers"
+        return (
+            SourceHealth(
+                source=str(self.directory),
+                path=str(self.directory),
+                success=False,
+                status=status_of_error(trouble).value,
+                error=f"{self.directory}: {trouble.strerror}: {remedy}",
+                duration_seconds=(time.monotonic_ns() - began_ns) / 1e9,
+                last_good_ns=None,
+                events_lost=None,
+                reads_retried=None,
+            ),
+        )
 
     def _look(self, key: str, entry: _Entry, complete: Complete) -> tuple[Observation | None, SourceHealth]:
         began_ns = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""Sums over series, and over numbers of which some may not be known. Pure."""
+"""Sums over series, and sums and ratios of numbers of which some may not be known. Pure."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def sum_if_known(values: Iterable[Number | None]) -> Number | None:
     listed = list(values)
     known = [value for value in listed if value is not None]
     return sum(known[1:], known[0]) if known and len(known) == len(listed) else None
+
+
+def over(part: float | None, whole: float | None) -> float | None:
+    """A part by its whole; None where one is not known, or the whole is nothing."""
+    return None if part is None or not whole else part / whole

@@ -19,7 +19,9 @@ from kvledger.views import F64
 from kvledger.words import RequestClass, WaitCause
 from kvledger_agent.evidence import text
 from kvledger_agent.lives import Lives
+from kvledger_agent.observation import HistogramView
 from kvledger_agent.observe_requests import tenant_names
+from kvledger_agent.quantile import quantile
 from kvledger_agent.verdict.request_time import WAITS, parts_of
 
 PARTS = (*WAITS, "allocation", "prefill", "decode", "other")
@@ -76,8 +78,8 @@ class WaitsView:
     """One engine's waits in the last `window_seconds`; `rows` are all, then each tenant, then each class.
 
     `allocating` is the part of the steps' time that goes to the allocator, in the window of who watches or, at a single
-    look, since the engine's start; `allocation` the time of one allocation since then. None where it is not kept: the
-    rows have no such part, and it is in prefill and decode.
+    look, since the engine's start; `allocation` the time of one allocation since then, whose percentiles are what they
+    do not exceed. None where it is not kept: the rows have no such part, and it is in prefill and decode.
     """
 
     window_seconds: float
@@ -193,9 +195,12 @@ def _oldest(sample: Sample) -> tuple[OldestWait, ...]:
 
 
 def _allocation(histogram: HistogramValue | None) -> Quantiles | None:
+    """The mean, and what the percentiles do not exceed; None where not kept, or where nothing bounds them."""
     if histogram is None:
         return None
-    p50, p95, p99 = (histogram.quantile_bound(share) for share in (0.5, 0.95, 0.99))
-    if p50 is None or p95 is None or p99 is None:
+    view = HistogramView(bounds=histogram.bounds, buckets=histogram.buckets, sum=histogram.sum)
+    ends = [found.high for share in (0.5, 0.95, 0.99) if (found := quantile(share, view)) and found.high is not None]
+    if len(ends) < 3:
         return None
+    p50, p95, p99 = ends
     return Quantiles(mean=histogram.sum / histogram.count, p50=p50, p95=p95, p99=p99)

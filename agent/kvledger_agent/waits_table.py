@@ -63,7 +63,7 @@ def _allocation(view: WaitsView) -> Text:
     if view.allocating is None or one is None:
         return Text("allocation: not measured by this engine, and within prefill and decode")
     times = ", ".join(
-        f"{name} {1000 * value:.3g} ms" for name, value in (("P50", one.p50), ("P95", one.p95), ("P99", one.p99))
+        f"{name} ≤ {1000 * value:.3g} ms" for name, value in (("P50", one.p50), ("P95", one.p95), ("P99", one.p99))
     )
     return Text(f"allocation: {view.allocating:.1%} of the steps' time; one takes {times}")
 

@@ -18,7 +18,6 @@ LEAK_KINDS = (
 
 A page's other symptoms are told as its verdict, by KvledgerEngineStalled and KvledgerEngineFrozen.
 """
-IDLE_KINDS = (FindingKind.IDLE_HOLD,)
 CORRUPTION_KINDS = tuple(kind for kind in LEDGER_KINDS if kind not in LEAK_KINDS)
 CUT_SHORT = (*(cause.word for cause in CancelCause), ReleaseCause.TIMEOUT.word)
 """Ends that somebody outside asked for: the request's blocks are wanted back at once."""

@@ -57,7 +57,8 @@ class Parameters:
 
     Attributes:
         job: the scrape job of the agents, as in `up{job}`.
-        runbook_base: an alert's page is at this plus its name.
+        runbook_base: an alert's page is below this, by its name. By default where `kvledger monitor` and
+            `kvledger runbook` serve it.
         short_seconds: window over liveness gauges and predictions, so that one failed scrape changes nothing.
         long_seconds: window over pool gauges, pressure and findings.
         rate_seconds: window of the rates of refusals.
@@ -102,7 +103,7 @@ class Parameters:
 
     scale: Scale = field(default_factory=Scale)
     job: str = "kvledger"
-    runbook_base: str = "https://kvledger.example/runbook/"
+    runbook_base: str = "http://127.0.0.1:9095/runbook/"
     interval_seconds: float = 15.0
     short_seconds: float = 60.0
     long_seconds: float = 120.0
@@ -227,4 +228,4 @@ def duration_text(seconds: float) -> str:
 
 def runbook_url(name: str, base: str) -> str:
     """Where the page of an alert is: by its name, so that no rule can name another page."""
-    return base + name
+    return f"{base.rstrip('/')}/{name}"

@@ -66,9 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; name stale files and exit with 1")
     parser.add_argument("--into", type=Path, default=GENERATED, metavar="DIR", help="where the files go")
     parser.add_argument("--explorer", metavar="URL", default=Places().explorer, help="the explorer (%(default)s)")
-    parser.add_argument("--runbook", metavar="URL", default=Places().runbook, help="the runbook's pages (%(default)s)")
+    parser.add_argument(
+        "--runbook-base", metavar="URL", default=Places().runbook, help="where the runbook's pages are (%(default)s)"
+    )
     given = parser.parse_args(arguments)
-    places = Places(explorer=given.explorer.rstrip("/"), runbook=given.runbook)
+    places = Places(explorer=given.explorer.rstrip("/"), runbook=given.runbook_base)
     if not given.check:
         for path in write(given.into, places):
             print(path)

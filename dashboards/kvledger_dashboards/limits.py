@@ -20,8 +20,6 @@ REFUSED = 0.05
 """Share of the requests that are refused."""
 QUOTA_USED = 0.95
 """Share of a tenant's quota from which on it is at it."""
-PINNING = 0.5
-"""Share of a pool in blocks that several live requests share."""
 BUSY = 0.75
 """Share of the time in which the model is at work."""
 HEARTBEAT_SECONDS = 3.0

@@ -20,7 +20,7 @@ class Places:
     """Addresses that differ from one installation to the next: of the explorer, and of the runbook's pages."""
 
     explorer: str = "http://127.0.0.1:8501"
-    runbook: str = "https://kvledger.example/runbook/"
+    runbook: str = "http://127.0.0.1:9095/runbook/"
 
 
 def menu() -> builders.DashboardLink:

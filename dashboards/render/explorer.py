@@ -22,11 +22,12 @@ from playwright.sync_api import sync_playwright
 
 from kvledger_agent.up.child import Child
 from tests.dashboards.live import ENVIRONMENT, READY_SECONDS, STOP_SECONDS
+from tests.explorer.settled import SETTLED
 
 PICTURES = Path(__file__).parents[2] / "docs/images"
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage"]
 WIDTH = 1400
-PAGES = MappingProxyType({"overview": 1000, "block_map": 900, "requests": 1720, "leaks": 900})
+PAGES = MappingProxyType({"overview": 1230, "block_map": 900, "requests": 1680, "leaks": 900})
 """Path of each page in its address, and the height of its picture."""
 POOL = (
     "--blocks 1600 --max-num-seqs 96 --max-num-batched-tokens 512 --max-waiting 60 --max-model-len 4096 "
@@ -62,7 +63,7 @@ def scene(running: ExitStack, place: Path) -> str:
             running, place, "engine", *places, "--name", name, "--model", "cell", "--port", "0", *flags.split()
         )
         running.callback(child(place, "load", "--url", engine["url"], *LOAD.split()).stop, STOP_SECONDS)
-    watching = ("--interval-seconds", "0.5", "--verdict-window", "20", "--port", "0")
+    watching = ("--interval", "0.5", "--verdict-window", "20", "--port", "0")
     return str(started(running, place, "agent", *places, *watching)["url"])
 
 
@@ -117,6 +118,7 @@ def shoot(url: str, into: Path) -> None:
             page.wait_for_selector("h1", timeout=DRAWING_MS)
             page.wait_for_timeout(LIVE_MS)
             page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')", timeout=DRAWING_MS)
+            page.wait_for_function(SETTLED, timeout=DRAWING_MS)
             page.screenshot(path=into / f"explorer-{name.replace('_', '-')}.png")
             page.close()
         browser.close()

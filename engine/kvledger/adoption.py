@@ -13,12 +13,10 @@ from kvledger import segment
 from kvledger.clock import Clock
 from kvledger.errors import BadGeometry
 from kvledger.head import read_head
-from kvledger.layout import CONTROL_INDEX, plan_layout
+from kvledger.layout import plan_layout
 from kvledger.limits import Limits
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
-
-_PUBLISHED, _STATS_INDEX = CONTROL_INDEX["published_seq"], CONTROL_INDEX["stats_index"]
 
 
 def adopt(descriptor: int, limits: Limits, clock: Clock) -> Ledger:
@@ -35,7 +33,5 @@ def adopt(descriptor: int, limits: Limits, clock: Clock) -> Ledger:
         )
     ledger = Ledger(layout, lambda name: segment.section_view(memory, layout, name), clock, epoch=head.epoch, new=False)
     ledger._memory = memory
-    control = ledger.control
-    ledger.seq = int(control[_PUBLISHED])
-    ledger.stats.array[:] = ledger._published[int(control[_STATS_INDEX]) & 1]
+    ledger.resume()
     return ledger

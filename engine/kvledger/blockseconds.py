@@ -23,7 +23,7 @@ class BlockSeconds:
     """
 
     def __init__(self, stats: Stats, now_ns: int) -> None:
-        self._stats, self._advanced_ns = stats, now_ns
+        self._stats, self._values, self._advanced_ns = stats, stats.values, now_ns
         self._step = np.empty(stats.plan.columns)
         self._block_seconds = stats.tenant_counter("block_seconds_total")
         self.charged: NDArray[np.uint8] = np.zeros(stats.plan.columns, np.uint8)
@@ -31,6 +31,7 @@ class BlockSeconds:
         self._known = self._marks.tobytes()
         # Indices of the blocks and block-seconds of every column that is known to be charged.
         self._indices: list[tuple[int, int]] = []
+        self._are_many = False
 
     def advance(self, now_ns: int) -> None:
         """Add up what has been held until now."""
@@ -39,14 +40,13 @@ class BlockSeconds:
             return
         self._advanced_ns = now_ns
         elapsed = elapsed_ns / NS_PER_SECOND
-        marks = self._marks.tobytes()
-        if marks != self._known:
+        if (marks := self._marks.tobytes()) != self._known:
             self._learn(marks)
-        if len(self._indices) > _FEW_TENANTS:
+        if self._are_many:
             np.multiply(self._stats.tenant_blocks, elapsed, self._step)
             np.add(self._block_seconds, self._step, self._block_seconds)
             return
-        values = self._stats.values
+        values = self._values
         for blocks, block_seconds in self._indices:
             if held := values[blocks]:
                 values[block_seconds] += held * elapsed
@@ -55,6 +55,7 @@ class BlockSeconds:
         blocks, clock = self._stats.plan.tenant_blocks, self._stats.plan.tenant_counters["block_seconds_total", ()]
         self._known = marks
         self._indices = [(blocks + column, clock + column) for column, charged in enumerate(marks) if charged]
+        self._are_many = len(self._indices) > _FEW_TENANTS
 
     def charge_column(self, column: int, blocks: int, now_ns: int) -> None:
         """Charge that many blocks, fewer if negative, to one tenant from `now_ns` on."""

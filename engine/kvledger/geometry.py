@@ -174,33 +174,6 @@ class KvShape:
             for group in self.groups
         )
 
-    def average_bytes_per_token(
-        self, context_tokens: int, *, block_size_tokens: int = 1, tensor_parallel: int = 1
-    ) -> float:
-        """Bytes per token on one rank at this context length: `context_bytes` divided by the length."""
-        _at_least(1, context_tokens=context_tokens)
-        held = self.context_bytes(context_tokens, block_size_tokens=block_size_tokens, tensor_parallel=tensor_parallel)
-        return held / context_tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """Memory of a budget that no block can use. Every part has to be stated, so that none is zero by oversight."""
-
-    weights_bytes: int
-    activations_bytes: int
-    communication_bytes: int
-    allocator_bytes: int
-
-    def __post_init__(self) -> None:
-        _at_least(0, weights_bytes=self.weights_bytes, activations_bytes=self.activations_bytes)
-        _at_least(0, communication_bytes=self.communication_bytes, allocator_bytes=self.allocator_bytes)
-
-    @property
-    def total_bytes(self) -> int:
-        """The sum of the parts."""
-        return self.weights_bytes + self.activations_bytes + self.communication_bytes + self.allocator_bytes
-
 
 def resolve_head_dim(*, hidden_size: int, attention_heads: int, head_dim: int | None = None) -> int:
     """The head dimension of a model: an explicit one wins, else hidden size divided by attention heads."""

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import kvledger.inherit as inherit
-from kvledger import blank, segment, stores
+from kvledger import blank, creation, segment, stores
 from kvledger.blockseconds import BlockSeconds
 from kvledger.clock import Clock, RealClock
 from kvledger.columns import TenantColumns
-from kvledger.layout import CONTROL_INDEX, Layout, plan_layout
+from kvledger.layout import CONTROL_INDEX, Layout
 from kvledger.limits import Limits
 from kvledger.peaks import Peaks
 from kvledger.ring import RingWriter
@@ -35,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _PUBLISHED, _WRITING = CONTROL_INDEX["published_seq"], CONTROL_INDEX["writing_seq"]
 _STATS_INDEX, _IDLE_SINCE = CONTROL_INDEX["stats_index"], CONTROL_INDEX["idle_since_ns"]
-_PUBLISHED_GAUGES = ("seq", "clock_ns", "monotonic_ns", "wall_ns", "idle", "active_blocks", "cached_blocks")
+_PUBLISHED_GAUGES = ("seq", "clock_ns", "monotonic_ns", "wall_ns", "active_blocks", "cached_blocks")
 
 
 class Ledger:
@@ -61,7 +60,11 @@ class Ledger:
         self.tenants, self.slots, self.rings = build(Tenants, section), build(Slots, section), build(Rings, section)
         self.prefixes = build(Prefixes, section)
         self.stats = Stats(layout.stats)
+        self._values = self.stats.values
         self.seq = 0
+        # What only this writer changes, it need not read back: the last publication, its buffer, whether it was idle.
+        self._published_seq, self._stats_index, self._is_idle = 0, 0, False
+        self._read_now_ns, self._read_wall_ns = clock.now_ns, clock.wall_ns
         self.now_ns = clock.now_ns()
         self.seq_value: NDArray[np.uint64] = np.zeros((), np.uint64)
         """`seq` as a 0-d array: storing it into an array of stamps needs no conversion, which is most of a store."""
@@ -82,6 +85,7 @@ class Ledger:
         self._peaks = Peaks(self.rings.peaks, hook)
         self._columns = TenantColumns(self.tenants, self.control, self.limits.max_tenants)
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
+        self._idle_gauge = self.stats.gauge("idle")
         self._segment: segment.Segment | None = None
         self._memory: mmap.mmap | None = None
         if new:
@@ -103,46 +107,14 @@ class Ledger:
         `tenants` get columns before those of the predecessor do, of which the last may find none left.
         Raises a `LedgerUnwritable` subclass: `NotMemory`, `NoSpace`, `AlreadyWritten` or `BadGeometry`.
         """
-        clock = clock or RealClock()
-        layout = plan_layout(limits)
-        segment.prepare_directory(directory, allow_disk=allow_disk)
-        with segment.creation_lock(directory, limits.engine, limits.rank):
-            segment.refuse_second_writer(directory, limits.engine, limits.rank)
-            segment.remove_unfinished(directory, layout)
-            past = segment.epochs(directory, limits.engine, limits.rank)
-            epoch = past[-1][0] + 1 if past else 1
-            made = segment.Segment(directory, layout)
-            try:
-                ledger = cls(layout, made.array, clock, epoch=epoch, hook=hook)
-                ledger._segment = made
-                for name in tenants:
-                    ledger.tenant_column(name)
-                if past:
-                    inherit.take_over(ledger, past[-1][1])
-                    ledger.stats.values[ledger.stats.counter("engine_restarts_total")] += 1
-                ledger.publish_now()
-                head = segment.header_bytes(
-                    layout, epoch=epoch, virtual_clock=clock.virtual, created_wall_ns=clock.wall_ns()
-                )
-                made.reveal(segment.ledger_path(directory, limits.engine, limits.rank, epoch), head)
-            except BaseException:
-                made.discard()
-                raise
-            inherit.retire(past)
-        return ledger
+        return creation.create(
+            cls, directory, limits, clock=clock or RealClock(), allow_disk=allow_disk, hook=hook, tenants=tenants
+        )
 
     @classmethod
     def in_memory(cls, limits: Limits, *, clock: Clock | None = None) -> Ledger:
         """A ledger in private memory: for tests, and as the reference without a file. `image()` reads it back."""
-        layout = plan_layout(limits)
-        clock = clock or RealClock()
-        memory = mmap.mmap(-1, layout.file_bytes)
-        head = segment.header_bytes(layout, epoch=1, virtual_clock=clock.virtual, created_wall_ns=clock.wall_ns())
-        memory[: len(head)] = head
-        ledger = cls(layout, lambda name: segment.section_view(memory, layout, name), clock)
-        ledger._memory = memory
-        ledger.publish_now()
-        return ledger
+        return creation.in_memory(cls, limits, clock=clock or RealClock())
 
     @property
     def path(self) -> Path | None:
@@ -166,10 +138,9 @@ class Ledger:
 
     def begin(self) -> int:
         """Open a publication: every change until `end` carries its number. Returns the number."""
-        words = self._words
-        self.seq = seq = int(words[_PUBLISHED]) + 1
-        words[_WRITING] = seq
-        self.now_ns = now = self.clock.now_ns()
+        self.seq = seq = self._published_seq + 1
+        self._words[_WRITING] = seq
+        self.now_ns = now = self._read_now_ns()
         self._set_seq[()], self._set_now[()] = seq, now
         return seq
 
@@ -179,20 +150,28 @@ class Ledger:
 
     def end(self, *, idle: bool = False) -> None:
         """Close the publication: clocks, peaks and stats become visible, then its number."""
-        self.now_ns = now = self.clock.now_ns()
-        values, words = self.stats.values, self._words
+        self.now_ns = now = self._read_now_ns()
+        values, words, published = self._values, self._words, self.seq
         self._block_seconds.advance(now)
-        seq, clock, monotonic, wall, idle_gauge, active, cached = self._gauge_indices
+        seq, clock, monotonic, wall, active, cached = self._gauge_indices
         self._peaks.note(now, values[active], values[active] + values[cached])
-        values[seq] = self.seq
+        values[seq] = published
         values[clock] = values[monotonic] = now
-        values[wall] = self.clock.wall_ns()
-        values[idle_gauge] = idle
-        words[_IDLE_SINCE] = (int(words[_IDLE_SINCE]) or now) if idle else 0
-        index = int(words[_STATS_INDEX]) + 1
+        values[wall] = self._read_wall_ns()
+        if idle != self._is_idle:
+            self._is_idle = values[self._idle_gauge] = idle
+            words[_IDLE_SINCE] = now if idle else 0
+        index = self._stats_index + 1
         self._buffers[index & 1][:] = self._working
-        words[_STATS_INDEX] = index
-        words[_PUBLISHED] = self.seq
+        self._stats_index = words[_STATS_INDEX] = index
+        self._published_seq = words[_PUBLISHED] = published
+
+    def resume(self) -> None:
+        """Go on from what was published last, which another writer of this file did before this one."""
+        words = self._words
+        self.seq = self._published_seq = int(words[_PUBLISHED])
+        self._stats_index, self._is_idle = int(words[_STATS_INDEX]), bool(words[_IDLE_SINCE])
+        self.stats.array[:] = self._published[self._stats_index & 1]
 
     def publish_now(self, *, idle: bool = True) -> None:
         """An empty publication: a heartbeat, or the first one of a new ledger."""

@@ -20,7 +20,11 @@ _SUMMED = [name for name in PREFIX_ACCOUNT.names or () if name != "key"]
 
 
 class Price(IntEnum):
-    """What time goes to: finding a prefix, counting references, indexing blocks that filled, copying shared ones."""
+    """What time goes to.
+
+    Finding a prefix; taking references to its blocks and giving them back; indexing blocks that filled; copying shared
+    ones.
+    """
 
     LOOKUP = 0
     REFERENCE = 1
@@ -40,10 +44,16 @@ class PrefixAccounts:
         self._row_of: dict[int, int] = {}
         self._row_of_slot = np.full(ledger.limits.max_requests, self._rest, np.intp)
 
-    def enter(self, slot: int, key: int) -> None:
-        """The request in a slot begins with the block of this key; 0 = with none that could be shared."""
+    def enter(self, slot: int, key: int, *, looking: bool = False) -> None:
+        """The request in a slot begins with the block of this key; 0 = with none that could be shared.
+
+        One that is only `looking` may never be admitted: no prefix loses its row to it, and where none is left, what
+        it costs goes to all others.
+        """
         row = self._rest if not key else self._row_of.get(key)
-        self._row_of_slot[slot] = self._open(key) if row is None else row
+        if row is None:
+            row = self._rest if looking and len(self._row_of) == self._rest else self._open(key)
+        self._row_of_slot[slot] = row
 
     def fork(self, source: int, target: int, tokens: int) -> None:
         """The request in `target` begins as that in `source` does, with so many of its tokens."""

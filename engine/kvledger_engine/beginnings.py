@@ -80,7 +80,7 @@ class Beginnings:
         slots.computed_tokens[slot] = slots.own_from_token[slot] = len(spine) * self._size
         if self._windows.slide:
             self._windows.skipped[self._windows.tables(at)] = self._windows.outside(slots.computed_tokens[at])[0]
-        self._metering.attached(slot)
+        self._metering.attached(slot, len(shared))
 
     def fork(self, source: int, target: int) -> None:
         """Give the empty slot `target` the table of `source`, which must hold no more than its computed tokens need.
@@ -102,7 +102,7 @@ class Beginnings:
         slots.own_from_token[[source, target]] = whole * self._size
         skipped[theirs] = skipped[ours]
         self._chains.fork(source, target)
-        self._metering.attached(target)
+        self._metering.attached(target, len(blocks))
         self._metering.accounts.fork(source, target, computed)
         self._metering.shared(began_ns, Price.REFERENCE, target)
         self._holdings.attach(np.array([target]), counts, blocks)

@@ -25,21 +25,21 @@ class PrefixHits:
 
     def match(self, slot: int, tokens: I32, salt: int) -> int:
         """Tokens of the longest cached prefix of full blocks, fewer than len(tokens). Holds nothing."""
-        return len(self.find(slot, tokens, salt)) * self._size
+        return len(self.find(slot, tokens, salt, looking=True)) * self._size
 
     def match_held(self, slot: int, tokens: I32, salt: int) -> tuple[int, int]:
         """As `match`; and how many of the prefix's blocks nobody holds, for which whoever takes them is charged."""
-        hits = self.find(slot, tokens, salt)
+        hits = self.find(slot, tokens, salt, looking=True)
         held = np.concatenate(self.within(hits))
         return len(hits) * self._size, int(np.count_nonzero(self._blocks.ref_count[held] < 1))
 
-    def find(self, slot: int, tokens: I32, salt: int) -> Ids:
+    def find(self, slot: int, tokens: I32, salt: int, *, looking: bool = False) -> Ids:
         """The blocks of every group that hold the longest prefix of which each has its window, [blocks, groups].
 
-        Entries before a group's window may be -1. The time is the prefix's.
+        Entries before a group's window may be -1. The time is the prefix's; `looking`: see `PrefixAccounts.enter`.
         """
         began_ns = self._metering.now_ns()
-        self._metering.accounts.enter(slot, self._chains.root(slot, tokens, salt))
+        self._metering.accounts.enter(slot, self._chains.root(slot, tokens, salt), looking=looking)
         hits = self._usable(slot, tokens, salt)
         self._metering.shared(began_ns, Price.LOOKUP, slot)
         return hits

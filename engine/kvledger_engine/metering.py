@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from kvledger.words import PreemptedFate, RequestClass, SwapDirection
 from kvledger_engine.accounts import PrefixAccounts, Price
 from kvledger_engine.compiled import lifetimes as kernels
@@ -39,13 +41,14 @@ class Metering:
         self.accounts = PrefixAccounts(ledger)
         """Who in particular the time and the hits belong to."""
         self._attached_ns, self._handle = memory.arrays.attached_ns, memory.handle
+        self._references = np.zeros(ledger.limits.max_requests, np.int32)  # that slots took of blocks they found
 
-    def shared(self, began_ns: int, price: Price, slots: Ids | int, *, besides: float = 0.0) -> None:
-        """Time since `began_ns` is what sharing cost, for the request or the requests in `slots`. Not to be nested.
+    def shared(self, began_ns: int, price: Price, slots: Ids | int, *, part: float = 1.0, besides: float = 0.0) -> None:
+        """A part of the time since `began_ns` is what sharing cost, for the request or the requests in `slots`.
 
-        Seconds of the compute's count `besides`, but under a virtual clock.
+        Seconds of the compute's count `besides`, but under a virtual clock. Not to be nested.
         """
-        seconds = (self.now_ns() - began_ns) / _NS_PER_SECOND
+        seconds = (self.now_ns() - began_ns) / _NS_PER_SECOND * part
         if not self._ledger.clock.virtual:
             seconds += besides
         self._values[self._sharing] += seconds
@@ -65,9 +68,20 @@ class Metering:
         self._values[self._queried] += tokens
         self._values[self._hit] += hit_tokens
 
-    def attached(self, slot: int) -> None:
-        """The slot's table begins now; blocks older than that were shared with it now."""
+    def attached(self, slot: int, references: int) -> None:
+        """The slot's table begins now, with so many references to blocks that there were already."""
         self._attached_ns[slot] = self._ledger.now_ns
+        self._references[slot] = references
+
+    def references(self, slot: int) -> int:
+        """How many references the slot took as it began and has not given back."""
+        return self._references.item(slot)
+
+    def given_back(self, began_ns: int, slot: int, blocks: int) -> None:
+        """The slot has given so many blocks back since `began_ns`; those it found as it began are sharing's part."""
+        part = min(1.0, self._references.item(slot) / max(blocks, 1))
+        self._references[slot] = 0
+        self.shared(began_ns, Price.REFERENCE, slot, part=part)
 
     def first_blocks(self, slots: Ids) -> None:
         """The slots hold blocks and never did before."""

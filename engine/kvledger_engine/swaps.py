@@ -159,7 +159,7 @@ class Swaps:
         slots.computed_tokens[slot] = saved.tokens
         slots.own_from_token[slot] = saved.tokens // self._size * self._size
         self._windows.skipped[tables] = saved.skipped
-        self._metering.attached(slot)
+        self._metering.attached(slot, len(shared))
 
     def _bring(self, saved: Saved, blocks: Ids, absent: np.ndarray) -> None:
         """Plan the copies into those of the slot's `blocks` that are `absent`; the others are shared."""

@@ -25,6 +25,7 @@ from kvledger.reader import Reader
 from kvledger.record import record
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
+from kvledger_agent.cli import main
 from kvledger_agent.command import Command
 from kvledger_agent.commands import agent, scorecard, sharing, snapshot, status, waits
 from kvledger_agent.errors import UsageError
@@ -120,7 +121,7 @@ def test_waits_are_told_for_all_by_tenant_and_by_class_with_percentiles_and_who_
 
 
 def test_a_window_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="window=0"):
+    with pytest.raises(UsageError, match="window_seconds=0"):
         run(waits.COMMAND, "--window", "0")
 
 
@@ -171,6 +172,18 @@ def test_a_missing_or_empty_directory_says_how_to_get_a_ledger(tmp_path: Path, m
 
     with pytest.raises(NoLedger, match=f"no ledger in {directory}: start an engine with KVLEDGER_DIR={directory}"):
         run(command, "--directory", directory)
+
+
+@over_a_directory
+@pytest.mark.parametrize(
+    "place", ["x" * 300, "/dev/null", "/dev/zero", "/proc/self/mem", "/proc/self/status/x", "\x01"]
+)
+def test_what_is_no_ledger_is_said_in_one_line_whatever_it_is(
+    capsys: pytest.CaptureFixture[str], place: str, command: Command
+) -> None:
+    assert main([command.name, f"--ledger={place}"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvledger: ")
 
 
 @over_a_directory

@@ -49,6 +49,9 @@ def test_blocks_that_nobody_else_ever_held_name_their_proven_owner() -> None:
     assert owner.id_head == ("leaker-" + "x" * 60)[:40]
     assert owner.id_tail == "x" * 16
     assert proven.candidates == ()
+    assert observation.verdict is not None
+    told = f"{proven.block_count} of them of request {owner.serial} (tenant acme, cancelled:disconnect)"
+    assert told in observation.verdict.evidence, "though the other finding, of shared blocks, comes first"
 
 
 def test_shared_blocks_name_the_requests_that_gave_blocks_back_since_they_were_in_order() -> None:

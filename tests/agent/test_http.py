@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.http import make_app
+from tests.agent.test_bounds import ODD_NUMBERS
 from tests.children import Spawn
 
 pytestmark = pytest.mark.needs("tmpfs")
@@ -90,7 +91,7 @@ def test_the_documents_of_an_engine_have_their_shapes(memory: Path, spawn: Spawn
         assert {r["state"] for r in held["requests"]} == {"running", "waiting"}
         assert held["requests"][0]["id_head"].startswith("acme-")
 
-        _, waited = await get("/v1/engines/golden:0/waits?window=1000000")
+        _, waited = await get("/v1/engines/golden:0/waits?window_seconds=1e6")
         assert waited["waits"]["window_seconds"] == 1e6
         assert waited["waits"]["rows"][0]["whole"]["seconds"].keys() == {"mean", "p50", "p95", "p99"}
         assert waited["waits"]["oldest"][0]["waiting"] >= 1
@@ -149,7 +150,9 @@ def test_an_engine_of_several_ranks_has_to_be_named_with_its_rank(memory: Path, 
         ("/v1/engines/a:0/blocks?owner=18446744073709551616", 400, "bad_request"),
         ("/v1/engines/a:0/blocks?limit=1e9", 400, "bad_request"),
         ("/v1/engines/a:0/blocks?view=pretty", 400, "bad_request"),
-        ("/v1/engines/a:0/waits?window=0", 400, "bad_request"),
+        *((f"/v1/engines/a:0/waits?window_seconds={bad}", 400, "bad_request") for bad in ODD_NUMBERS),
+        ("/v1/engines/a:0/waits?window=5", 400, "bad_request"),
+        ("/v1/engines/a:0/snapshot?state=free", 400, "bad_request"),
         ("/v1/nothing", 404, "not_found"),
     ],
 )

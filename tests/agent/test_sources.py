@@ -149,6 +149,26 @@ def test_a_missing_directory_has_no_ledgers_until_it_appears(tmp_path: Path) -> 
         assert sources.look() == ((), ())
 
 
+@pytest.mark.parametrize("kind", ["a file", "a loop of links", "a name that is too long"])
+def test_a_directory_that_cannot_be_listed_is_a_source_with_its_trouble_and_does_not_look_like_no_engine(
+    tmp_path: Path, kind: str
+) -> None:
+    place = tmp_path / ("x" * 300 if kind == "a name that is too long" else "ledgers")
+    if kind == "a file":
+        place.touch()
+    elif kind == "a loop of links":
+        place.symlink_to(place)
+    with watching(place) as sources:
+        (observations, (health,)) = sources.look()
+        assert observations == ()
+        assert (health.source, health.success, health.status) == (str(place), False, "not_a_ledger")
+        assert "or give the directory of the ledgers" in (health.error or "")
+        with suppress(OSError):
+            place.unlink()
+            place.mkdir()
+            assert sources.look() == ((), ())
+
+
 def test_files_in_preparation_and_locks_are_no_ledgers(tmp_path: Path) -> None:
     for name in (".new-a.0-xyz", ".a.0.lock", "a.0.00000001.kvledger.gz", "notes.txt", ".hidden.kvledger"):
         (tmp_path / name).touch()

@@ -39,7 +39,7 @@ exporter that fails tries again only every few seconds."""
 SCRAPES_BEFORE = 40
 FLAP_SECONDS = 1.0
 """As long as from one scrape by Prometheus to the next."""
-WATCHING = ("--verdict-window-seconds", "3", "--interval-seconds", "0.5")
+WATCHING = ("--verdict-window", "3", "--interval", "0.5")
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,7 @@ def judged(scene: Scene, verdict: str) -> Scene:
 
     @contextmanager
     def until_judged(directory: Path, agent: AgentProcess) -> Iterator[AgentProcess]:
-        with scene(directory, agent), AgentProcess(directory, "--verdict-window-seconds", "3") as other:
+        with scene(directory, agent), AgentProcess(directory, "--verdict-window", "3") as other:
             wait_until(other, "kvledger_verdict", bool, verdict=verdict)
             yield other
 
@@ -360,9 +360,9 @@ def losing_exports(directory: Path, agent: AgentProcess) -> Iterator[AgentProces
     flags = (
         "--otlp",
         f"http://127.0.0.1:{free_port()}",
-        "--otlp-interval-seconds",
+        "--otlp-interval",
         "0.5",
-        "--otlp-timeout-seconds",
+        "--otlp-timeout",
         "0.5",
     )
     with EngineProcess(directory, *SMALL), AgentProcess(directory, *flags) as other:
@@ -400,7 +400,7 @@ def scraping(directory: Path, name: str = VLLM_PAGE) -> Iterator[tuple[Served, A
     """A server with a vLLM's page, and an agent that scrapes it."""
     with (
         serving({"/metrics": page(name)}) as served,
-        AgentProcess(directory, "--scrape", f"engine={served.url}", "--scrape-interval-seconds", "0.2") as other,
+        AgentProcess(directory, "--scrape", f"engine={served.url}", "--scrape-interval", "0.2") as other,
     ):
         wait_until(other, "kvledger_agent_source_success", bool)
         yield served, other

@@ -167,6 +167,19 @@ def test_every_alert_links_to_its_page_and_every_page_on_to_others(tmp_path: Pat
                 answer(base + nowhere)
 
 
+def test_the_runbook_is_served_by_itself_too_until_a_signal() -> None:
+    command = [sys.executable, "-m", "kvledger_agent", "runbook", "--json", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            assert "<h1>KvledgerBlockLeak</h1>" in answer(f"{said['url']}KvledgerBlockLeak")
+            process.terminate()
+            assert process.wait(END_SECONDS) == 0
+        finally:
+            process.kill()
+
+
 def answer(url: str) -> str:
     with urllib.request.urlopen(url, timeout=END_SECONDS) as response:
         assert response.headers["Content-Type"] == "text/html; charset=utf-8"

@@ -18,7 +18,7 @@ from kvledger import catalog
 from kvledger.families.family import Kind
 from kvledger.words import FindingKind
 from kvledger_alerts.build import GENERATED, generated_files, main, stale, write, yaml_text
-from kvledger_alerts.engine_rows import CORRUPTION_KINDS, IDLE_KINDS, LEAK_KINDS
+from kvledger_alerts.engine_rows import CORRUPTION_KINDS, LEAK_KINDS
 from kvledger_alerts.promtests import CASES, promtool_documents
 from kvledger_alerts.rows import alert_rows, recording_rows
 from kvledger_alerts.rules import alert_names, rules_document
@@ -333,7 +333,7 @@ def test_every_kind_of_finding_belongs_to_one_alert() -> None:
         FindingKind.FROZEN_COUNTERS,
         FindingKind.DEFERRED_WITHOUT_PROGRESS,
     )
-    kinds = [kind.word for kind in (*LEAK_KINDS, *IDLE_KINDS, *CORRUPTION_KINDS, *verdicts)]
+    kinds = [kind.word for kind in (*LEAK_KINDS, FindingKind.IDLE_HOLD, *CORRUPTION_KINDS, *verdicts)]
     assert sorted(kinds) == sorted(next(f for f in catalog.FAMILIES if f.name == "findings").labels[0].values or ())
 
 

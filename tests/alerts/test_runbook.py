@@ -14,21 +14,10 @@ import pytest
 from kvledger_alerts.places import PLACES
 from kvledger_alerts.rows import alert_rows
 from kvledger_alerts.rules import alert_names
-from kvledger_alerts.runbook_pages import (
-    CHECKLIST,
-    DECISIONS,
-    RUNBOOK,
-    SECTIONS,
-    TO_WRITE,
-    TRIAGE,
-    Check,
-    page_names,
-    parse_page,
-    read_page,
-    skeleton,
-)
+from kvledger_alerts.runbook_pages import DECISIONS, RUNBOOK, SECTIONS, TO_WRITE, TRIAGE, skeleton
 from kvledger_alerts.table import AlertRow, Parameters, runbook_url
 from kvledger_dashboards import explorer
+from tests.alerts.runbook_reading import CHECKLIST, Check, page_names, parse_page, read_page
 from tests.alerts.scenes import SCENES, Scene, calm, prefilling, value
 from tests.dashboards.boards import BOARDS
 from tests.engine.server.process import EngineProcess, environment
@@ -221,7 +210,7 @@ def test_every_command_of_the_triage_and_the_checklist_runs_and_shows_what_it_sa
     name: str, memory: Path, tmp_path: Path
 ) -> None:
     flags = ("--blocks", "256", "--block-size", "16", "--max-model-len", "4096", "--step-time", "base=5ms")
-    with EngineProcess(memory, *flags) as engine, AgentProcess(memory, "--interval-seconds", "0.5") as agent:
+    with EngineProcess(memory, *flags) as engine, AgentProcess(memory, "--interval", "0.5") as agent:
         shell = Shell(tmp_path, agent, memory, engine.url)
         for check in read_page(name).checks:
             output = shell.show(check)

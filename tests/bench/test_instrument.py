@@ -111,6 +111,13 @@ def test_a_compute_that_is_slower_beside_the_instrument_is_not_leveled_away() ->
         _ = Race(race.on + 20, race.off, compute_on + 20, compute_off).leveled
 
 
+def test_who_comes_second_has_no_say_in_what_the_instrument_costs() -> None:
+    second = np.array([0.0, 100.0] * 50 + [70.0])
+    race = Race(1040 + second, 1100 - second, np.full(101, 900.0), np.full(101, 900.0)).in_both_orders()
+    assert race.on == pytest.approx([1090] * 50)
+    assert race.added == pytest.approx([40] * 50)
+
+
 def test_what_the_instrument_adds_is_measured_against_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     note = Peaks.note
 

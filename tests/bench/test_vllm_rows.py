@@ -144,8 +144,17 @@ def test_what_the_plugin_adds_is_held_against_both_its_bars_in_the_steady_load(
     assert [line.estimate.value for line in lines[:2]] == pytest.approx([added, 100 * added / alone], rel=1e-3)
 
 
+MODELS = ("small Llama, 64 running", "large Llama, 32 running")
+
+
 @pytest.mark.parametrize(("ratio", "met"), [(0.995, True), (0.98, False)])
 def test_throughput_with_the_plugin_is_held_against_that_without(ratio: float, met: bool) -> None:
-    line = pluginthroughput.result(steady(**{"with": 100 * ratio, "without": 100}))
-    assert line.estimate.value == pytest.approx(ratio)
-    assert line.met is met
+    figures: dict[str, float] = {}
+    for model in MODELS:
+        figures |= {f"{model}, with": 100 * ratio, f"{model}, without": 100, f"{model}, without, step": 0.01}
+    lines = pluginthroughput.results(steady(**figures))
+    assert [line.name.split(": ")[0] for line in lines] == [f"output tokens/s of vLLM, {model}" for model in MODELS]
+    for line in lines:
+        assert line.estimate.value == pytest.approx(ratio)
+        assert line.met is met
+        assert line.quantities[-1].estimate.value == pytest.approx(10, rel=1e-3)

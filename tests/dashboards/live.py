@@ -32,10 +32,7 @@ SOURCES = [str(ROOT / name) for name in ("engine", "agent", "dashboards", "alert
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")])}
 READY_SECONDS, STOP_SECONDS, SCENARIO_SECONDS, LOAD_SECONDS = 90.0, 15.0, 90.0, 180
 JOB = PARAMETERS.job
-AGENT = (
-    "--interval-seconds 0.5 --verdict-window-seconds 5 --scrape-interval-seconds 1 "
-    "--otlp-interval-seconds 1 --price-per-hour 3.6"
-)
+AGENT = "--interval 0.5 --verdict-window 5 --scrape-interval 1 --otlp-interval 1 --price-per-hour 3.6"
 PAGE, SCRAPED = PAGES / "vllm-0.32-busy.prom", "vllm"
 """A page that is served as it is, as that of an engine that only has a page."""
 HELD = "held"

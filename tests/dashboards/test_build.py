@@ -35,7 +35,7 @@ def test_the_check_names_what_is_changed_missing_or_left_over(tmp_path: Path) ->
 
 
 def test_boards_can_be_built_elsewhere_with_other_addresses(tmp_path: Path) -> None:
-    places = ["--explorer", "https://look.example/", "--runbook", "https://do.example/"]
+    places = ["--explorer", "https://look.example/", "--runbook-base", "https://do.example/"]
     assert build.main(["--into", str(tmp_path / "made"), *places]) == 0
 
     made = json.loads((tmp_path / "made/kvledger-pool.json").read_text())

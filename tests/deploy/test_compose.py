@@ -18,7 +18,7 @@ from tests.deploy.compose import Document, Service, document, services
 from tests.deploy.rules import sibling
 
 RULES = (rules.hardening, rules.images, rules.ports, rules.health, rules.mounts, rules.form)
-OURS = ("engine", "agent", "explorer")
+OURS = ("engine", "agent", "explorer", "runbook")
 ASKED_OF_OTHERS = {"prometheus": "/-/ready", "alertmanager": "/-/ready", "grafana": "/api/health"}
 EVERYONE = (*OURS, *ASKED_OF_OTHERS)
 ANYWHERE = "0.0.0.0"

@@ -18,6 +18,10 @@ from packaging.requirements import Requirement
 from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.http import make_app
+from kvledger_alerts.monitor.command import RUNBOOK_PORT
+from kvledger_alerts.monitor.pages import page_named
+from kvledger_alerts.table import Parameters
+from kvledger_dashboards.links import Places
 from kvledger_engine.quotas import Quotas
 from kvledger_engine.server import CompletionServer
 from tests.deploy.commands import PROJECT
@@ -26,7 +30,7 @@ from tests.deploy.dockerfiles import Dockerfile, in_context
 from tests.ports import free_port
 
 OURS = {name: service for name, service in services().items() if service.is_ours}
-EXTRAS = {"engine": {"engine"}, "agent": {"agent", "otlp"}, "explorer": {"explorer"}}
+EXTRAS = {"engine": {"engine"}, "agent": {"agent", "otlp"}, "explorer": {"explorer"}, "runbook": {"alerts"}}
 WHEEL = {"pyproject.toml", "README.md", "LICENSE"}
 
 
@@ -174,6 +178,13 @@ def test_the_explorer_is_asked_for_a_path_that_it_serves() -> None:
 
     served = {route.path for route in create_health_routes(None, None)}  # type: ignore[arg-type, attr-defined]
     assert OURS["explorer"].probe.path in served
+
+
+def test_the_runbook_is_asked_for_a_page_that_it_serves_where_alerts_and_boards_link() -> None:
+    assert page_named(OURS["runbook"].probe.path) is not None
+    assert Parameters().runbook_base == Places().runbook == OURS["runbook"].probe.url
+    (port,) = OURS["runbook"].ports
+    assert port.published == RUNBOOK_PORT
 
 
 @pytest.fixture(params=[200, 503])

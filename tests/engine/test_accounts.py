@@ -112,6 +112,40 @@ def test_a_prefix_that_was_of_use_keeps_its_row_while_others_come_and_go() -> No
     assert rows["hit_tokens"][rows["key"] == 77].tolist() == [64]
 
 
+def test_who_is_only_looked_up_takes_no_row_from_a_prefix() -> None:
+    kit = Kit(memory=shared_memory(small_limits()))
+    accounts = PrefixAccounts(kit.ledger)
+    for key in range(1, 2 * PREFIX_ACCOUNTS + 1):
+        accounts.enter(0, key, looking=True)
+        accounts.spent(Price.LOOKUP, 0, 1.0)
+    rows = kit.ledger.prefixes.accounts
+    assert sorted(rows["key"][:-1].tolist()) == list(range(1, PREFIX_ACCOUNTS + 1))
+    assert rows["lookup_seconds"].tolist() == [1.0] * PREFIX_ACCOUNTS + [float(PREFIX_ACCOUNTS)]
+    accounts.enter(0, 5 * PREFIX_ACCOUNTS)
+    assert rows["key"][0] == 5 * PREFIX_ACCOUNTS, "who is admitted takes the row of the least useful one"
+
+
+def test_giving_references_back_is_a_price_of_the_prefix_and_giving_back_ones_own_blocks_is_none() -> None:
+    kit = Kit(memory=shared_memory(small_limits(capacity=24)))
+    ticks = count(step=1000)
+    kit.kv._metering.now_ns = lambda: next(ticks)
+    prompt = list(range(13))
+    assert kit.start(0, prompt) == 0
+    assert kit.start(1, prompt) == 12, "three blocks of four tokens are shared, and a fourth one is its own"
+    overhead = kit.ledger.stats.counter("sharing_overhead_seconds_total")
+
+    def price_of_end(slot: int) -> float:
+        before = kit.ledger.stats.values[overhead]
+        kit.end(slot, ReleaseCause.FINISH)
+        return kit.ledger.stats.values[overhead] - before
+
+    assert price_of_end(0) == 0, "whoever computed a prefix has blocks to give back in any case"
+    assert price_of_end(1) == pytest.approx(1e-6 * 3 / 4)
+    rows = kit.reader.prefix_accounts()
+    assert rows["reference_seconds"].tolist().count(0.0) == len(rows) - 1
+    assert float(rows["reference_seconds"].sum()) == pytest.approx(2e-6 + 1e-6 * 3 / 4), "two were looked up and taken"
+
+
 def test_each_prefix_has_the_hits_of_its_own_requests() -> None:
     rig = Rig(capacity_blocks=64)
     first, second = list(range(20)), list(range(50, 70))

@@ -18,6 +18,7 @@ import pytest
 from kvledger_agent.client import AgentClient
 from tests.children import memory_directory
 from tests.explorer.conftest import agent, child, engine, until
+from tests.explorer.settled import SETTLED
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs chromium: playwright is not installed")
 
@@ -27,12 +28,32 @@ pytestmark = [
     *(pytest.mark.needs(name) for name in ("tmpfs", "streamlit", "chromium")),
 ]
 WAIT_MS, LIST_MS, CHOICE_SECONDS = 60_000, 15_000, 120.0
-SETTLED = """() => {
-    const now = performance.now(), fades = document.querySelector('[data-stale=true]')
-    window.fresh_since = fades ? undefined : (window.fresh_since ?? now)
-    return now - window.fresh_since > 400
+MISPLACED = """() => {
+    const found = [], shown = (query) => [...document.querySelectorAll(query)].filter((e) => e.offsetParent !== null)
+    const main = document.querySelector('[data-testid=stMain]')
+    if (main.scrollWidth > main.clientWidth + 1) found.push('the page is wider than its window')
+    for (const e of shown('[data-testid=stMetric] *, .kvledger-legend, .kvledger-legend *'))
+        if (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible')
+            found.push(`cut: ${e.innerText}`)
+    const parts = shown(
+        '.kvledger-legend, .js-plotly-plot, [data-testid=stMetric], [data-testid=stDataFrame], ' +
+        '[data-testid=stCaptionContainer], h1, h3, [data-testid=stMarkdownContainer] > p, [data-testid=stBadge]')
+    const name = (e) => `${e.className || e.tagName} ${e.innerText.slice(0, 40)}`
+    const boxes = parts.map((e) => [e, e.getBoundingClientRect()]).filter(([e, r]) => r.width && r.height)
+    for (const [i, [a, p]] of boxes.entries())
+        for (const [b, q] of boxes.slice(i + 1))
+            if (!a.contains(b) && !b.contains(a) && Math.min(p.right, q.right) - Math.max(p.left, q.left) > 2 &&
+                Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 2)
+                found.push(`${name(a)} lies on ${name(b)}`)
+    for (const plot of document.querySelectorAll('.js-plotly-plot'))
+        for (const text of plot.querySelectorAll('text')) {
+            const p = plot.getBoundingClientRect(), q = text.getBoundingClientRect()
+            if (q.width && (q.left < p.left - 2 || q.right > p.right + 2)) found.push(`cut: ${text.textContent}`)
+        }
+    return found
 }"""
-"""Nothing on the page has been fading for a moment, in which a refresh is redrawn."""
+"""Whatever is cut, is wider than the window, or lies on something else."""
+WIDTHS = (1000, 1400, 1900)
 SWITCHES = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -72,11 +93,11 @@ class Visit:
         """Wait until so many figures are drawn."""
         self.page.locator(".js-plotly-plot:has(.main-svg)").nth(figures - 1).wait_for(timeout=WAIT_MS)
 
-    def keep(self, name: str, height: int = 900) -> None:
+    def keep(self, name: str, height: int = 900, width: int = 1400) -> None:
         """A picture, if somebody wants it, of a page that has settled, with the pointer on nothing."""
         folder = os.environ.get("KVLEDGER_SCREENSHOTS")
         if folder:
-            self.page.set_viewport_size({"width": 1400, "height": height})
+            self.page.set_viewport_size({"width": width, "height": height})
             self.page.mouse.move(5, 5)
             self.page.wait_for_timeout(2500)
             self.page.wait_for_function(SETTLED, timeout=WAIT_MS)
@@ -174,6 +195,31 @@ def test_without_a_finding_the_page_says_what_was_checked(visit: Visit) -> None:
     visit.open("leaks", "pressed:0")
     visit.sees("No finding")
     visit.sees("publication")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("path", "awaited", "height"),
+    [
+        ("", "leaking:0", 1300),
+        ("block_map", "Publication", 900),
+        ("requests", "Live requests", 1500),
+        ("leaks", "Excess reference", 1000),
+    ],
+)
+def test_at_no_width_is_anything_cut_or_upon_another(
+    browser: Any, explorer: str, path: str, awaited: str, height: int, dark: bool
+) -> None:
+    visiting = Visit(browser, explorer, dark=dark)
+    until(lambda: connects(visiting), "the explorer")
+    page = visiting.page
+    page.goto(f"{explorer}/{path}?engine=leaking:0", timeout=WAIT_MS)
+    visiting.sees(awaited)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(f"({MISPLACED})().length === 0", timeout=WAIT_MS)
+        visiting.keep(f"{path or 'overview'}-{width}-{'dark' if dark else 'light'}", height, width)
+    page.close()
 
 
 def test_a_hundred_thousand_blocks_are_drawn_and_refreshed(browser: Any) -> None:

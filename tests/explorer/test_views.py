@@ -220,8 +220,8 @@ def test_where_time_went_is_a_row_for_all_each_tenant_and_each_class_with_what_i
     assert [row["who"] for row in shown] == ["all", "tenant acme", "class batch"]
     assert {row["what"] for row in shown} == {"whole"}, "no row for a length of time that nobody had"
     assert (shown[0]["P50"], shown[0]["P95"], shown[0]["P99"]) == (2.0, 4.0, 6.0)
-    assert shown[0]["mean is made of"] == "wait pool 1.5 s, decode 500 ms"
-    assert shown[0]["P95 of the parts"] == "wait pool 3.0 s, decode 1.0 s"
+    assert shown[0]["mean is made of"] == "pool 1.5 s, decode 500 ms"
+    assert shown[0]["P95 of the parts"] == "pool 3.0 s, decode 1.0 s"
     assert waits.oldest({"oldest": oldest}) == (
         "Waiting now for batch slots: 3, the oldest 4.0 s (request 7, tenant acme)."
     )

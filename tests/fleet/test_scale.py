@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench import children, fleet_scale
 from bench.errors import BenchError
 from bench.estimate import estimate
-from bench.fleet_scale import Size, main
+from bench.fleet_figures import Size
+from bench.fleet_scale import main
 from bench.fleet_scale_page import BEGIN, END, Measured, Run, section, write_section
 from bench.machine import this_machine
 from kvledger import catalog

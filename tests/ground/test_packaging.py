@@ -26,6 +26,7 @@ COMMANDS = {
     "explorer": "kvledger_dashboards.explorer.command:COMMAND",
     "load": "kvledger_agent.load.command:COMMAND",
     "monitor": "kvledger_alerts.monitor.command:COMMAND",
+    "runbook": "kvledger_alerts.monitor.runbook:COMMAND",
     "scorecard": "kvledger_agent.commands.scorecard:COMMAND",
     "sharing": "kvledger_agent.commands.sharing:COMMAND",
     "snapshot": "kvledger_agent.commands.snapshot:COMMAND",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -197,6 +198,15 @@ def test_a_unit_is_the_ending_of_the_exposed_name(family: Family) -> None:
 def test_only_histograms_have_buckets_and_these_rise_from_above_zero(family: Family) -> None:
     assert bool(family.buckets) == (family.kind is Kind.HISTOGRAM)
     assert all(low < high for low, high in zip((0.0, *family.buckets), family.buckets, strict=False))
+
+
+@pytest.mark.parametrize("name", ["wait", "time_to_first_block", "time_to_first_token", "inter_token_latency"])
+def test_what_a_client_waits_for_is_known_to_a_factor_of_three(name: str) -> None:
+    """Every board interpolates within a bucket: in a wide one a P95 of a minute would read as five."""
+    (bounds,) = (family.buckets for family in FAMILIES if family.name == name)
+    seen = [bound for bound in bounds if bound >= 0.005]
+
+    assert all(high <= 3 * low for low, high in itertools.pairwise(seen))
 
 
 def test_stored_families_are_the_engines_own_counters_and_histograms() -> None:

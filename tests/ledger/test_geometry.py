@@ -17,7 +17,6 @@ from kvledger.geometry import (
     KvShape,
     LatentShape,
     LayerGroup,
-    Reserve,
     default_reserve_bytes,
     effective_concurrency,
     resolve_head_dim,
@@ -71,7 +70,7 @@ def test_known_models_take_their_known_bytes_per_token(model: KvShape, expected_
 
 @pytest.mark.parametrize("block_size_tokens", [1, 16, 64])
 def test_windows_lower_gemma_2_9b_to_258_048_bytes_per_token_at_8k(block_size_tokens: int) -> None:
-    assert GEMMA_9B.average_bytes_per_token(8192, block_size_tokens=block_size_tokens) == 258_048
+    assert GEMMA_9B.context_bytes(8192, block_size_tokens=block_size_tokens) == 8192 * 258_048
 
 
 def test_an_explicit_head_dim_wins_over_hidden_size_over_heads() -> None:
@@ -214,11 +213,8 @@ def test_a_block_is_its_tokens_over_the_layers_of_its_group() -> None:
 
 def test_concurrency_is_what_the_reserve_leaves_over_bytes_per_request() -> None:
     gib = 1 << 30
-    reserve = Reserve(
-        weights_bytes=16 * gib, activations_bytes=2 * gib, communication_bytes=gib, allocator_bytes=gib
-    ).total_bytes
     fit = effective_concurrency(
-        budget_bytes=80 * gib, reserve_bytes=reserve, bytes_per_token=131_072, context_tokens=8192
+        budget_bytes=80 * gib, reserve_bytes=20 * gib, bytes_per_token=131_072, context_tokens=8192
     )
     assert fit == 60.0
 
@@ -248,7 +244,6 @@ def test_the_default_reserve_is_never_zero_and_lowers_concurrency(budget: int, c
         (lambda: LayerGroup(layers=1, shape=GEMMA_HEADS, window_tokens=0), r"window_tokens=0"),
         (lambda: KvShape(groups=()), r"at least one group"),
         (lambda: LLAMA_8B.context_bytes(-1), r"context_tokens=-1"),
-        (lambda: LLAMA_8B.average_bytes_per_token(0), r"context_tokens=0"),
         (lambda: resolve_head_dim(hidden_size=5000, attention_heads=64), r"state head_dim explicitly"),
         (lambda: default_reserve_bytes(0), r"budget_bytes=0"),
         (

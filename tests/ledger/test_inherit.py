@@ -101,4 +101,4 @@ def test_what_a_predecessor_did_not_know_starts_at_zero(memory: Path, monkeypatc
         plan = second.stats.plan
         del plan.counters["evictions_total", ()]
         second.stats.inherit(first.stats.plan, first.stats.array, {})
-        assert second.stats.array[plan.histograms["wait", (("cause", "pool"), ("class", "default"))].index + 8] > 0
+        assert second.stats.array[plan.histograms["wait", (("cause", "pool"), ("class", "default"))].index + 7] > 0

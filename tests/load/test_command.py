@@ -161,7 +161,7 @@ def test_without_a_limit_a_profile_ends_by_itself_and_a_trace_with_its_last_row(
 
     assert plan_of(parsed()).duration_seconds == 30.0
     assert plan_of(parsed()).profile == PROFILES["mixed"]
-    assert plan_of(parsed("--duration", "4")).duration_seconds == 4.0
+    assert plan_of(parsed("--for", "4")).duration_seconds == 4.0
     replay = plan_of(parsed("--trace", str(trace), "--time-scale", "0.5", "--length-scale", "2"))
     assert (replay.duration_seconds, replay.requests, replay.profile) == (None, None, REPLAY)
     assert [arrival.prompt_tokens for arrival in replay.arrivals()] == [748]

@@ -99,5 +99,5 @@ def test_a_text_prompt_has_one_word_per_token_and_shares_the_same_prefixes() -> 
 
 
 def test_a_vocabulary_too_small_to_differ_in_is_refused() -> None:
-    with pytest.raises(UsageError, match="token ids below 2"):
+    with pytest.raises(UsageError, match="token_ids_below=2"):
         PromptWriter(seed=1, below=2)

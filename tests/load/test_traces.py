@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvledger_agent.errors import TraceError
 from kvledger_agent.load.traces import MOONCAKE_BLOCK_TOKENS, TraceRow, read_trace
@@ -56,13 +61,20 @@ def test_rows_out_of_order_are_put_in_order_of_time(tmp_path: Path) -> None:
         (MOONCAKE + '{"timestamp": 1', ":4:", "mend or remove this row"),
         (MOONCAKE + '{"timestamp": 1, "input_length": 2}', ":4:", "hash_ids is missing"),
         (MOONCAKE.replace("700", '"x"'), ":1:", "invalid literal"),
-        (MOONCAKE.replace("700", "-700"), ":1:", "below 0"),
+        (MOONCAKE.replace("700", "-700"), ":1:", "-700, not from 0"),
         (MOONCAKE.replace("1000", "true"), ":1:", "timestamp is 'True'"),
         (MOONCAKE.replace("[0, 1]", "[0, null]"), ":1:", "not a list of integers"),
         ("{}\n", ":1:", "hash_ids is missing"),
         (AZURE + "\n2023-11-16 18:15:50,many,109", ":4:", "invalid literal"),
         (AZURE + "\n2023-11-16 18:15:50,7", ":4:", "GeneratedTokens"),
         (AZURE + "\nyesterday,7,7", ":4:", "yesterday"),
+        *((MOONCAKE.replace("1000", odd), ":1:", "timestamp is") for odd in ("NaN", "Infinity", "-Infinity", "null")),
+        (MOONCAKE.replace("1000", "1" + "0" * 400), ":1:", "too large"),
+        (MOONCAKE.replace("700", "10000001"), ":1:", "not from 0 to 10,000,000"),
+        (MOONCAKE.replace("[0, 1]", "[" * 100_000), ":1:", "recursion"),
+        (AZURE + "\n2023-11-16 18:15:50.5e999,7,7", ":4:", "not in digits"),
+        (AZURE + "\n2023-11-16 18:15:50.5," + "7" * 200_000 + ",7", ":4:", "field larger than field limit"),
+        ("ContextTokens,GeneratedTokens,TIMESTAMP\n7,7\n", ":2:", "TIMESTAMP is missing"),
         ("a,b,c\n1,2,3\n", ":1:", "Mooncake JSONL"),
         ("", ":1:", "Mooncake JSONL"),
     ],
@@ -85,6 +97,25 @@ def test_a_trace_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TraceError, match="binary"):
         read_trace(tmp_path / "binary")
+
+
+@given(st.binary(max_size=200), st.sampled_from(["", MOONCAKE, AZURE, AZURE + "\n", MOONCAKE[:-3], "{"]))
+def test_any_bytes_are_a_trace_or_an_error_that_says_so(more: bytes, begin: str) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file, suppress(TraceError):
+        Path(file.name).write_bytes(begin.encode() + more)
+        rows = read_trace(Path(file.name)).rows
+        assert rows[0].at_seconds == 0
+        assert all(math.isfinite(row.at_seconds) and row.at_seconds >= 0 for row in rows)
+
+
+def test_what_is_no_file_is_not_read_at_all(tmp_path: Path) -> None:
+    for place in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(TraceError, match="is no file; bring a Mooncake JSONL"):
+            read_trace(place)
+
+
+def test_spaces_around_columns_are_no_part_of_their_names(tmp_path: Path) -> None:
+    assert len(read_trace(written(tmp_path, AZURE.replace(",", " , ", 2))).rows) == 2
 
 
 def test_a_header_without_rows_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The scenarios that the rules were made by, and apart from them those that no thr
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +22,8 @@ from tests.verdict.scenarios import SCENARIOS
 RUNS, AT_ONCE = 2, 4
 SETS = {"runs": SCENARIOS, "held out": HELD_OUT}
 """Part of the page -> its scenarios."""
-REPORT = Path(__file__).parents[2] / "docs" / "verdict.md"
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "docs" / "verdict.md"
 
 
 def main() -> int:
@@ -44,10 +46,21 @@ def _set(name: str, args: argparse.Namespace) -> bool:
     with ThreadPoolExecutor(args.at_once) as pool:
         outcomes = list(pool.map(lambda job: _one(*job), jobs))
     if not args.only:
-        write_report(REPORT, name, outcomes, minutes=(time.monotonic() - started) / 60, at_once=args.at_once)
+        minutes = (time.monotonic() - started) / 60
+        write_report(REPORT, name, outcomes, minutes=minutes, at_once=args.at_once, source=source())
     wrong = [outcome for outcome in outcomes if not outcome.right]
     print(f"{name}: {len(outcomes)} runs of {len(chosen)} scenarios, {len(wrong)} taken for something else")
     return bool(wrong)
+
+
+def source() -> str:
+    """The state of the code: its last commit and that one's day, and whether code was changed since."""
+    commit = _git("log", "-1", "--format=commit %h, %as")
+    return f"{commit}, with later changes" if _git("status", "--porcelain", "--", "*.py") else commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _one(scenario: Scenario, seed: int) -> Outcome:

@@ -61,7 +61,7 @@ def run(scenario: Scenario, directory: Path, *, seed: int = 0) -> Outcome:
 @contextmanager
 def watched(scenario: Scenario, directory: Path, *, seed: int = 0) -> Iterator[AgentProcess]:
     """An engine that is brought into the scenario, and the agent that watches it."""
-    settings = ("--verdict-window-seconds", f"{WINDOW_SECONDS:g}", "--interval-seconds", f"{INTERVAL_SECONDS:g}")
+    settings = ("--verdict-window", f"{WINDOW_SECONDS:g}", "--interval", f"{INTERVAL_SECONDS:g}")
     with _engine(scenario, directory, seed), AgentProcess(directory, *settings) as agent:
         yield agent
 

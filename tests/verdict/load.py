@@ -17,7 +17,7 @@ BACK_OFF_SECONDS = 0.2
 class Stream:
     """Requests of one kind. With `clients` each sends its next one when the last has ended; with `rate` they arrive
     at random times, so many a second, whatever has become of the others. `prefix` are leading tokens that all with the
-    same `prefix_id` share.
+    same `prefix_id` share. `salt` is vLLM's `cache_salt`, which is what it knows of a tenant.
     """
 
     prompt: int
@@ -28,6 +28,7 @@ class Stream:
     request_class: str = "default"
     prefix: int = 0
     prefix_id: int = 0
+    salt: str = ""
     cancel_after: float | None = None
     pause: float = 0.0
     after: float = 0.0
@@ -78,6 +79,7 @@ class Load:
     async def _send(self, session: aiohttp.ClientSession, stream: Stream, chance: random.Random) -> bool:
         """One request; whether it was let in."""
         body = self._fixed | {"prompt": prompt_of(stream, chance), "max_tokens": stream.tokens}
+        body |= {"cache_salt": stream.salt} if stream.salt else {}
         headers = {"X-Tenant": stream.tenant, "X-Class": stream.request_class} if stream.tenant else {}
         try:
             async with asyncio.timeout(stream.cancel_after), session.post(self._url, json=body, headers=headers) as got:

@@ -14,11 +14,16 @@ from tests.verdict.live import INTERVAL_SECONDS, LOOKS, WINDOW_SECONDS, Outcome
 _NEVER = "—"
 
 
-def write_report(path: Path, part: str, outcomes: Sequence[Outcome], *, minutes: float, at_once: int) -> None:
-    """Replace the table of reasons, and the part of the page that these runs are of: `runs` or `held out`."""
+def write_report(
+    path: Path, part: str, outcomes: Sequence[Outcome], *, minutes: float, at_once: int, source: str
+) -> None:
+    """Replace the table of reasons, and the part of the page that these runs are of: `runs` or `held out`.
+
+    `source` says of which state of the code.
+    """
     text = path.read_text()
     text = replaced(text, "reasons", reasons_table())
-    text = replaced(text, part, runs_text(outcomes, minutes=minutes, at_once=at_once))
+    text = replaced(text, part, runs_text(outcomes, minutes=minutes, at_once=at_once, source=source))
     path.write_text(text)
 
 
@@ -39,12 +44,12 @@ def reasons_table() -> str:
     return "\n".join(rows)
 
 
-def runs_text(outcomes: Sequence[Outcome], *, minutes: float, at_once: int) -> str:
+def runs_text(outcomes: Sequence[Outcome], *, minutes: float, at_once: int, source: str) -> str:
     """The runs in words, the matrix, and the scenarios."""
     wrong = [outcome for outcome in outcomes if not outcome.right]
     names = {outcome.scenario.name for outcome in outcomes}
     steady = sum(len(outcome.said) == 1 for outcome in outcomes)
-    runs = f"{len(outcomes)} runs of {len(names)} scenarios in {minutes:.0f} minutes, {at_once} at once"
+    runs = f"{len(outcomes)} runs of {len(names)} scenarios in {minutes:.0f} minutes, {at_once} at once, of {source}"
     told = (
         f"{runs}: {len(wrong)} taken for something else. Each run is {LOOKS} answers, {INTERVAL_SECONDS:g} s apart, "
         f"after a window and a half of {WINDOW_SECONDS:g} s; what was said most often counts. In {steady} runs all "

@@ -8,10 +8,12 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 from tests.vllm.debug_hook import SOCKET, VARIABLE
+from tests.vllm.toggle import Pace
 
 ROOT = Path(__file__).parents[2]
 _METADATA = "Metadata-Version: 2.1\nName: kvledger-test-hook\nVersion: 0\n"
@@ -66,12 +68,12 @@ class Conductor:
         document: dict[str, Any] = json.loads(line)
         return document
 
-    def windows(self, count: int) -> list[dict[str, Any]]:
-        """With a `TOGGLE`: so many `toggle.Window`s of a server under load. Returns once they are over.
+    def windows(self, count: int, pace: Pace) -> list[dict[str, Any]]:
+        """With a `TOGGLE`: so many `toggle.Window`s of a server under load, as dicts. Returns once they are over.
 
         Raises `RuntimeError` where the load ends before, or the instrument switches itself off.
         """
-        self.tell(windows=count)
+        self.tell(windows=count, pace=asdict(pace))
         answer = self.held()
         if "error" in answer:
             raise RuntimeError(answer["error"])

@@ -8,7 +8,8 @@ from typing import Any
 
 SEED = 20260101
 VOCABULARY = 512
-LONGEST_TOKENS = 2048
+LONGEST_TOKENS = 16384
+"""Its positions. Servers are started with fewer, but for prompts that are to take long on any machine."""
 
 
 def save_tiny_llama(directory: Path) -> None:

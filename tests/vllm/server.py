@@ -69,12 +69,10 @@ def vllm_server(
         "--model", str(model), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port),
         "--enforce-eager", "--block-size", str(block_size), "--num-gpu-blocks-override", str(blocks), *arguments,
     ]  # fmt: skip
-    # Compiled files make the second start several times as fast.
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env=inherited | ENVIRONMENT | {"KVLEDGER_DIR": str(directory)} | dict(environment or {}),
+            env=environment_with({"KVLEDGER_DIR": str(directory)} | dict(environment or {})),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -84,6 +82,12 @@ def vllm_server(
             yield server
         finally:
             stop(server)
+
+
+def environment_with(more: Mapping[str, str]) -> dict[str, str]:
+    """What a process of vLLM's is started with. Compiled files make the second start several times as fast."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | ENVIRONMENT | dict(more)
 
 
 def stop(server: VllmServer) -> int:

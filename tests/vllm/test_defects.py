@@ -28,13 +28,6 @@ LIMITS = ("--max-model-len", "2048", "--max-num-seqs", "8", "--max-num-batched-t
 
 
 @pytest.fixture(scope="module")
-def conductor() -> Iterator[Conductor]:
-    conductor = Conductor()
-    yield conductor
-    conductor.close()
-
-
-@pytest.fixture(scope="module")
 def server(
     tiny_model: Path, ledger_directory: Path, tmp_path_factory: pytest.TempPathFactory, conductor: Conductor
 ) -> Iterator[VllmServer]:

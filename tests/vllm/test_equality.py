@@ -104,13 +104,6 @@ class Points(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def conductor() -> Iterator[Conductor]:
-    conductor = Conductor()
-    yield conductor
-    conductor.close()
-
-
-@pytest.fixture(scope="module")
 def server(
     tiny_model: Path, ledger_directory: Path, tmp_path_factory: pytest.TempPathFactory, conductor: Conductor
 ) -> Iterator[VllmServer]:

@@ -25,13 +25,15 @@ from kvledger_agent.agent import Agent
 from kvledger_agent.config import AgentConfig
 from kvledger_agent.observation import LEDGER, Observation
 from tests.vllm.load import Load, client
-from tests.vllm.server import ENVIRONMENT, MODEL, START_SECONDS, free_port
+from tests.vllm.server import MODEL, START_SECONDS, environment_with, free_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "deploy" / "fleet" / "vllm"
 HALVED = {"--data-parallel-size": "2", "--data-parallel-size-local": "1", "--data-parallel-start-rank": "1"}
 SMALL = ("--enforce-eager", "--block-size", "32", "--num-gpu-blocks-override", "65", "--max-model-len", "2048")
 STOP_SECONDS = 30.0
+FORKED = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+"""Its command line spawns engine cores and coordinator otherwise: each imports all of vLLM again."""
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n"
 
 
@@ -55,9 +57,9 @@ def started(script: str, command: list[str], directory: Path, place: Path) -> su
     exported = dict(re.findall(r"^export (KVLEDGER_\w+)=(\S+)", (SCRIPTS / script).read_text(), re.M))
     assert set(exported) == {"KVLEDGER_DIR", "KVLEDGER_ENGINE"}
     paths = [place, ROOT / "engine", ROOT / "agent", ROOT]
-    environment = exported | {"KVLEDGER_DIR": str(directory), "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    environment = exported | {"KVLEDGER_DIR": str(directory), "PYTHONPATH": os.pathsep.join(map(str, paths))} | FORKED
     with (place / f"{script}.log").open("wb") as log:
-        return subprocess.Popen(command, env=os.environ | ENVIRONMENT | environment, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=environment_with(environment), stdout=log, stderr=log)
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:

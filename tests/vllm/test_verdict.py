@@ -1,6 +1,7 @@
 """What the agent says of a real vLLM under load: the scenarios it can be brought into, judged by the same rules.
 
-It cannot be brought into those of tenants, whom it does not know, nor of a slow allocator, which it does not time.
+It cannot be brought into an overload of one tenant, since its page counts refusals of all together, nor into a slow
+allocator, which it does not time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kvledger_agent.config import AgentConfig
 from kvledger_agent.observation import Observation
 from tests.verdict.live import under_load
 from tests.verdict.load import Stream
+from tests.vllm.model import LONGEST_TOKENS
 from tests.vllm.server import MODEL, VllmServer, vllm_server
 
 WINDOW_SECONDS, IN_A_ROW, MOST_SECONDS = 8.0, 7, 150.0
@@ -60,8 +62,9 @@ def few_slots(tiny_model: Path) -> Iterator[VllmServer]:
 
 @pytest.fixture(scope="module")
 def small_steps(tiny_model: Path) -> Iterator[VllmServer]:
-    """512 blocks, one slot, one token a step: a prompt takes as many steps as it has tokens."""
-    with serving(tiny_model, 513, 1, "--max-num-batched-tokens", "1") as server:
+    """2,048 blocks, one slot, one token a step: a prompt takes as many steps as it has tokens."""
+    longest = ("--max-model-len", str(LONGEST_TOKENS))
+    with serving(tiny_model, 2049, 1, "--max-num-batched-tokens", "1", *longest) as server:
         yield server
 
 
@@ -139,6 +142,14 @@ def said(
     [
         ("many_requests", [Stream(clients=40, prompt=120, tokens=60, tenant="")]),
         ("long_requests", [Stream(clients=6, prompt=640, tokens=60, tenant="")]),
+        ("preemption_thrash", [Stream(clients=12, prompt=60, tokens=600, tenant="")]),
+        (
+            "one_tenant",
+            [
+                Stream(clients=30, prompt=120, tokens=60, tenant="", salt="research"),
+                Stream(clients=6, prompt=120, tokens=60, tenant="", salt="chat"),
+            ],
+        ),
         ("shared_prefixes", [Stream(clients=40, prompt=1320, prefix=1280, tokens=40, tenant="")]),
         (
             "head_of_line",
@@ -178,9 +189,10 @@ def test_a_long_prompt_in_small_pieces_is_no_stall_though_nobody_gets_a_token_fo
     small_steps: VllmServer,
 ) -> None:
     """One prompt takes longer than a stall; what waits behind it waits for the one token of a step."""
-    streams = [Stream(clients=2, prompt=2000, tokens=2, tenant=""), Stream(clients=2, prompt=20, tokens=2, tenant="")]
+    # As many steps as take several times a stall on a machine that makes 1,000 of them a second.
+    long, short = (Stream(clients=2, prompt=tokens, tokens=2, tenant="") for tokens in (12_000, 20))
 
-    found = said(small_steps, streams, "token_budget", silence_seconds=STALL_SECONDS)
+    found = said(small_steps, [long, short], "token_budget", silence_seconds=STALL_SECONDS)
 
     assert found.ends_with("token_budget"), found
     assert found.longest_silence_seconds >= STALL_SECONDS

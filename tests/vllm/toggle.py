@@ -20,13 +20,22 @@ from tests.vllm.debug_hook import PATIENCE_SECONDS, Attach, replace_attach
 _MOST_SECONDS_A_WINDOW = 10.0
 INSTRUMENT = "scheduler.kvledger"
 """Where a scheduler's instrument is to be found, whether its hooks are in or not."""
-STEPS, SETTLING_STEPS = 100, 40
-"""Of a window, and those between two that are not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Steps of a window, those between two that are not measured, and those before the first, until the load is what
+    it will be.
+    """
+
+    steps: int
+    settling: int
+    ramp: int
 
 
 @dataclass(slots=True)
 class Window:
-    """`STEPS` steps of an engine core under load, with the instrument or without: from one output to a later one."""
+    """Steps of an engine core under load, with the instrument or without: from one output to a later one."""
 
     plugged: bool
     seconds: float = 0.0
@@ -64,7 +73,7 @@ def _listen_from_the_first_step(path: Path, instrument: Any) -> None:
 
 
 class Toggle(threading.Thread):
-    """Waits on the conductor's socket; each line is `{"windows": how many}`, each answer what was measured in them."""
+    """Waits on the conductor's socket; a line says how many windows of what `Pace`, the answer what was measured."""
 
     def __init__(self, path: Path, core: Any, instrument: Any) -> None:
         super().__init__(name="kvledger-toggle", daemon=True)
@@ -76,11 +85,12 @@ class Toggle(threading.Thread):
             peer.connect(str(self._path))
             with peer.makefile("r") as lines:
                 for line in lines:
-                    answer = self._measured(int(json.loads(line)["windows"]))
+                    command = json.loads(line)
+                    answer = self._measured(command["windows"], Pace(**command["pace"]))
                     peer.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _measured(self, count: int) -> dict[str, Any]:
-        windows = Windows(self._core, self._instrument, count)
+    def _measured(self, count: int, pace: Pace) -> dict[str, Any]:
+        windows = Windows(self._core, self._instrument, count, pace)
         self._core.step_fn = windows.step
         if not windows.done.wait(PATIENCE_SECONDS + count * _MOST_SECONDS_A_WINDOW):
             return {"error": f"the load ended before {count} windows were over"}
@@ -92,8 +102,9 @@ class Toggle(threading.Thread):
 class Windows:
     """Runs an engine core's steps in its place, and between two of them puts the hooks in or takes them out."""
 
-    def __init__(self, core: Any, instrument: Any, count: int) -> None:
-        self._core, self._original, self._instrument, self._count = core, core.step_fn, instrument, count
+    def __init__(self, core: Any, instrument: Any, count: int, pace: Pace) -> None:
+        self._core, self._original, self._instrument = core, core.step_fn, instrument
+        self._count, self._pace = count, pace
         self._steps = self._began_ns = self._sent = 0
         self._plugged = True
         self._window: Window | None = None
@@ -119,9 +130,9 @@ class Windows:
         if self._window is None:
             if self._steps == 1 and not self.over:
                 self._turn(plugged=False)
-            if self._steps >= SETTLING_STEPS:
+            if self._steps >= (self._pace.settling if self.over else self._pace.ramp):
                 self._begin()
-        elif self._steps >= STEPS:
+        elif self._steps >= self._pace.steps:
             self._complete(self._window)
 
     def _begin(self) -> None:

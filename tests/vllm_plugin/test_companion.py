@@ -6,11 +6,9 @@ import gc
 import logging
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,18 +30,6 @@ from tests.vllm_plugin.fakes import Scheduler
 from tests.vllm_plugin.tokenrig import Asked
 
 MOST_MEBIBYTES = 60
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="kvledger-companion-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def scheduler() -> Scheduler:
-    return Scheduler()
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,18 +21,6 @@ from kvledger_agent.verdict.emergencies import emergency
 from kvledger_vllm.attach import Instrument, attach
 from kvledger_vllm.settings import Settings
 from tests.vllm_plugin.fakes import BLOCKS, Scheduler
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="kvledger-plugin-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def scheduler() -> Scheduler:
-    return Scheduler()
 
 
 @pytest.fixture

@@ -10,13 +10,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from kvledger_agent.agent import Agent
-from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.command import add_json_flag, path_argument, print_json
 from kvledger_agent.config import AGENT_PREFIX, DIRECTORY_VARIABLE, AgentConfig, default_directory, otlp_url, resolve
 from kvledger_agent.documents import snapshot_document, unreadable_rows
 from kvledger_agent.errors import AgentError
@@ -45,7 +44,9 @@ class AgentCommand:
         add_json_flag(parser)
         defaults = AgentConfig(directory=default_directory({}))
         parser.add_argument(
-            "--directory", type=Path, help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})"
+            "--directory",
+            type=path_argument,
+            help=f"directory of ledgers ({DIRECTORY_VARIABLE}, else {defaults.directory})",
         )
         parser.add_argument(
             "--scrape",
@@ -53,16 +54,18 @@ class AgentCommand:
             metavar="[NAME=]URL",
             help="watch an engine by the page it serves, such as http://127.0.0.1:8000; may be given more than once",
         )
-        for name, kind, text in _settings(defaults):
-            parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
+        for field, kind, text in _settings(defaults):
+            name, unit, _ = field.partition("_seconds")
+            flag, metavar = f"--{name.replace('_', '-')}", "SECONDS" if unit else kind.__name__.upper()
+            parser.add_argument(flag, dest=field, type=kind, metavar=metavar, help=text)
         parser.add_argument(
             "--once",
             action="store_true",
             help="sample once, print the metrics page, or with --json every engine's snapshot document, and exit",
         )
         parser.epilog = (
-            f"Every setting has a variable, too: {AGENT_PREFIX}PORT and so on. Headers for --otlp are taken from "
-            "OTEL_EXPORTER_OTLP_HEADERS, so that no secret stands in the list of processes."
+            f"Every setting has a variable, too: {AGENT_PREFIX}PORT, {AGENT_PREFIX}INTERVAL_SECONDS and so on. Headers "
+            "for --otlp are taken from OTEL_EXPORTER_OTLP_HEADERS, so that no secret stands in the list of processes."
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -86,27 +89,19 @@ COMMAND = AgentCommand()
 
 
 def _settings(defaults: AgentConfig) -> list[tuple[str, type[Any], str]]:
-    """Every setting that is one word or number: its flag, its type, and what it says, with the default."""
+    """Every setting that is one word or number: its field, its type, and what it says, with the default."""
     return [
         ("host", str, f"address to listen on ({defaults.host})"),
         ("port", int, f"port to listen on; 0 picks a free one ({defaults.port})"),
-        ("interval-seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
-        (
-            "stale-after-seconds",
-            float,
-            f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
-        ),
-        ("price-per-hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
-        ("scrape-interval-seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
-        ("scrape-timeout-seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
-        (
-            "verdict-window-seconds",
-            float,
-            f"seconds of the past that a verdict is judged over ({defaults.verdict_window_seconds:g})",
-        ),
+        ("interval_seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
+        ("stale_after_seconds", float, f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})"),
+        ("price_per_hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
+        ("scrape_interval_seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
+        ("scrape_timeout_seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
+        ("verdict_window_seconds", float, f"past that a verdict is judged over ({defaults.verdict_window_seconds:g})"),
         ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
-        ("otlp-interval-seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
-        ("otlp-timeout-seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
+        ("otlp_interval_seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
+        ("otlp_timeout_seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
     ]
 
 
@@ -156,7 +151,7 @@ async def _listen(runner: web.AppRunner, config: AgentConfig) -> str:
     """Start listening; the base URL. Raises `CannotListen`."""
     try:
         await web.TCPSite(runner, config.host, config.port).start()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise CannotListen(f"{config.host}:{config.port}: {error}; choose another --host or --port") from error
     address = runner.addresses[0]
     host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]

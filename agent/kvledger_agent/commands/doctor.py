@@ -6,8 +6,8 @@ import argparse
 import math
 from typing import Any
 
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.command import add_json_flag, print_json
-from kvledger_agent.errors import UsageError
 from kvledger_agent.plain import plain
 from kvledger_agent.scrape.capabilities import Checkup, checkup
 from kvledger_agent.scrape.checkup_table import checkup_report
@@ -28,10 +28,11 @@ class DoctorCommand:
         add_json_flag(parser)
         parser.add_argument("url", metavar="URL", help="the engine, such as http://127.0.0.1:8000, or its page")
         parser.add_argument(
-            "--timeout-seconds",
+            "--timeout",
+            dest="timeout_seconds",
             type=float,
             default=TIMEOUT_SECONDS,
-            metavar="FLOAT",
+            metavar="SECONDS",
             help=f"time that one answer may take ({TIMEOUT_SECONDS:g})",
         )
         parser.epilog = (
@@ -42,8 +43,7 @@ class DoctorCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Scrape once, print. Returns 1 for an incomplete page. Raises `ScrapeFailed` or `UsageError`."""
-        if not (math.isfinite(args.timeout_seconds) and args.timeout_seconds > 0):
-            raise UsageError(f"timeout_seconds={args.timeout_seconds}: use a number above 0")
+        above_zero("timeout_seconds", args.timeout_seconds)
         scraper = Scraper(parse_endpoint(args.url), timeout_seconds=args.timeout_seconds)
         scraped = scraper.scrape()
         found = checkup(f"{scraper.endpoint.base}{scraped.path}", scraped)

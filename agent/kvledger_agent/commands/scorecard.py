@@ -7,9 +7,9 @@ import logging
 
 from rich.console import Group
 
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.documents import unreadable_rows
-from kvledger_agent.errors import UsageError
 from kvledger_agent.looking import add_where_flags, looking, say_unreadable
 from kvledger_agent.plain import plain
 from kvledger_agent.scorecard import scorecard
@@ -42,8 +42,8 @@ class ScorecardCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Look once, print. Returns 1 if a ledger cannot be read. Raises `NoLedger` or a `LedgerUnreadable`."""
         logging.basicConfig(level=logging.ERROR)  # what cannot be read is printed
-        if args.price_per_hour is not None and not 0 < args.price_per_hour < float("inf"):
-            raise UsageError(f"price_per_hour={args.price_per_hour}: use a number above 0")
+        if args.price_per_hour is not None:
+            above_zero("price_per_hour", args.price_per_hour)
         with looking(args.directory, args.ledger, price_per_hour=args.price_per_hour) as look:
             observations, health = look()
         cards = [scorecard(observation) for observation in observations]

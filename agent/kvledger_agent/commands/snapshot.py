@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvledger.record import Saved, record
-from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.command import add_json_flag, path_argument, print_json
 from kvledger_agent.documents import requests_document, snapshot_document
 from kvledger_agent.errors import UsageError
 from kvledger_agent.observation import Observation
@@ -33,7 +33,7 @@ class SnapshotCommand:
         add_json_flag(parser)
         parser.add_argument(
             "files",
-            type=Path,
+            type=path_argument,
             nargs="+",
             metavar="FILE",
             help="the ledger: ENGINE.RANK.EPOCH.kvledger, or a recording of one; of several the newest is taken, so "
@@ -41,7 +41,7 @@ class SnapshotCommand:
         )
         parser.add_argument(
             "--save",
-            type=Path,
+            type=path_argument,
             metavar="RECORDING",
             help="save the ledger as it is now into this new file, and print only what was saved",
         )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from kvledger_agent.command import add_json_flag, print_json
+from kvledger_agent.bounds import above_zero
+from kvledger_agent.command import add_json_flag, path_argument, print_json
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.profiles import PROFILES
 from kvledger_agent.screen import console
@@ -37,7 +36,7 @@ class UpCommand:
             "--seed", type=int, default=0, help="of the load's arrivals, lengths and fates (%(default)s)"
         )
         parser.add_argument(
-            "--trace", type=Path, metavar="FILE", help="replay this trace (the Azure one, where it is found)"
+            "--trace", type=path_argument, metavar="FILE", help="replay this trace (the Azure one, where it is found)"
         )
         parser.add_argument(
             "--no-trace", action="store_true", help="drive the `mixed` profile even if a trace is found"
@@ -54,8 +53,8 @@ class UpCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Run to the end. Returns 1 when a promise of the run did not hold."""
-        if args.seconds is not None and not 0 < args.seconds < math.inf:
-            raise UsageError(f"--for {args.seconds}: give a finite number of seconds above 0")
+        if args.seconds is not None:
+            above_zero("--for", args.seconds)
         if args.trace is not None and not args.trace.is_file():
             raise UsageError(f"--trace {args.trace}: no such file; give a Mooncake JSONL or Azure CSV trace")
         began = time.monotonic()

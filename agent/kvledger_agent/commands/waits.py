@@ -7,9 +7,9 @@ import logging
 
 from rich.console import Group
 
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.command import add_json_flag, print_json
 from kvledger_agent.documents import unreadable_rows
-from kvledger_agent.errors import UsageError
 from kvledger_agent.looking import add_where_flags, looking_closely, say_unreadable
 from kvledger_agent.plain import plain
 from kvledger_agent.screen import console
@@ -29,6 +29,7 @@ class WaitsCommand:
         add_where_flags(parser)
         parser.add_argument(
             "--window",
+            dest="window_seconds",
             type=float,
             default=WINDOW_SECONDS,
             metavar="SECONDS",
@@ -43,10 +44,9 @@ class WaitsCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Look once, print. Returns 1 if a ledger cannot be read. Raises `NoLedger` or a `LedgerUnreadable`."""
         logging.basicConfig(level=logging.ERROR)  # what cannot be read is printed
-        if not 0 < args.window < float("inf"):
-            raise UsageError(f"window={args.window}: use a number of seconds above 0")
+        above_zero("window_seconds", args.window_seconds)
         with looking_closely(args.directory, args.ledger) as (sources, health):
-            views = {source.identity.key: source.waits(args.window) for source in sources}
+            views = {source.identity.key: source.waits(args.window_seconds) for source in sources}
         if args.json:
             engines = [{"id": key, "waits": plain(view)} for key, view in views.items()]
             print_json({"engines": engines, "unreadable": unreadable_rows(health)})

@@ -70,7 +70,7 @@ class DrillCommand:
             token_ids_below=args.token_ids_below,
             ignore_eos=not args.no_ignore_eos,
         )
-        levels: Levels = AgentLevels(args.agent, args.engine) if args.agent else PageLevels(args.url)
+        levels: Levels = AgentLevels(args.agent, args.engine) if args.agent is not None else PageLevels(args.url)
         report = asyncio.run(drill(plan, url=args.url, levels=levels, say=_say))
         if args.json:
             print_json({"exit_code": report.exit_code, "report": report})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.errors import UsageError
-from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs
+from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs, check_ids_below
 
 MOST_CLIENTS, MOST_TOKENS, MOST_ROUNDS = 256, 1 << 16, 20
 
@@ -49,5 +49,5 @@ class DrillPlan:
             if not 1 <= getattr(self, name) <= most:
                 raise UsageError(f"{name}={getattr(self, name)}: give 1 to {most}")
         for name in ("give_up_seconds", "patience_seconds"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(f"{name}={getattr(self, name)}: give a finite number above 0")
+            above_zero(name, getattr(self, name))
+        check_ids_below(self.token_ids_below)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 
+from kvledger_agent.command import path_argument
 from kvledger_agent.load.plan import LoadPlan, RequestOptions
 from kvledger_agent.load.profiles import PROFILES, REPLAY, Profile
 from kvledger_agent.load.tokens import PromptAs
-from kvledger_agent.load.traces import read_trace
+from kvledger_agent.load.traces import MOST_TOKENS, read_trace
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_SECONDS = 30.0
@@ -85,9 +85,9 @@ def _add_endpoint(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--trace", type=Path, metavar="FILE", help="replay a Mooncake JSONL or Azure CSV trace")
+    group.add_argument("--trace", type=path_argument, metavar="FILE", help="replay a Mooncake JSONL or Azure CSV trace")
     until = f"end the arrivals after this ({DEFAULT_SECONDS:g}, or with the trace)"
-    group.add_argument("--for", "--duration", dest="duration", type=float, metavar="SECONDS", help=until)
+    group.add_argument("--for", dest="duration", type=float, metavar="SECONDS", help=until)
     group.add_argument("--requests", type=int, metavar="N", help="end the arrivals after this many")
     _add_number(group, "--rate", _PLAN.rate_per_second, "N", "requests per second, Poisson")
     _add_number(group, "--burst", _PLAN.burst, "N", "requests that arrive at one instant, at the same mean rate")
@@ -124,7 +124,10 @@ def _add_number(group: argparse._ArgumentGroup, flag: str, default: float, metav
 
 def _bounds(text: str) -> tuple[int, int]:
     low, _, high = text.partition(":")
-    bounds = int(low), int(high or low)
-    if not 0 < bounds[0] <= bounds[1]:
-        raise argparse.ArgumentTypeError(f"{text!r}: give LOW:HIGH with 0 < LOW <= HIGH")
+    try:
+        bounds = int(low), int(high or low)
+    except ValueError:
+        bounds = 0, 0
+    if not 0 < bounds[0] <= bounds[1] <= MOST_TOKENS:
+        raise argparse.ArgumentTypeError(f"{text!r}: give LOW:HIGH with 0 < LOW <= HIGH <= {MOST_TOKENS:,}")
     return bounds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvledger.words import RequestClass
-from kvledger_agent.errors import UsageError
+from kvledger_agent.bounds import above_zero
 
 
 class FateKind(StrEnum):
@@ -84,10 +84,9 @@ def poisson_times(rate_per_second: float, rng: random.Random) -> Iterator[float]
     """Endless arrival times in seconds of a Poisson process: independent exponential gaps of mean 1 / rate.
 
     Raises:
-        UsageError: the rate is not positive.
+        UsageError: the rate is out of bounds.
     """
-    if not rate_per_second > 0:
-        raise UsageError(f"rate {rate_per_second} requests/s: give a rate above 0")
+    above_zero("rate_per_second", rate_per_second)
     at_seconds = 0.0
     while True:
         at_seconds += rng.expovariate(rate_per_second)
@@ -100,10 +99,9 @@ def burst_times(rate_per_second: float, burst: int, rng: random.Random) -> Itera
     The bursts themselves form a Poisson process of rate / burst; a burst of 1 is `poisson_times`.
 
     Raises:
-        UsageError: the rate is not positive or the burst is below 1.
+        UsageError: the rate or the burst is out of bounds.
     """
-    if burst < 1:
-        raise UsageError(f"burst {burst}: give 1 for single arrivals, or more")
+    above_zero("burst", burst)
     for at_seconds in poisson_times(rate_per_second / burst, rng):
         for _ in range(burst):
             yield at_seconds

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import aiohttp
 
+from kvledger_agent.addresses import http_parts
 from kvledger_agent.errors import EndpointError, UsageError
 from kvledger_agent.load.arrivals import Arrival, Fate, FateKind
 from kvledger_agent.load.body import BodyWriter
@@ -32,9 +33,11 @@ failure of the server."""
 def open_session(options: RequestOptions) -> aiohttp.ClientSession:
     """A session without connection limit (the runner bounds what is in flight), cookies or time limits of its own.
 
-    The caller closes it.
+    The caller closes it. Raises `UsageError` for a key that cannot be sent, without repeating it.
     """
     key = os.environ.get(API_KEY_VARIABLE)
+    if key and not (key.isascii() and key.isprintable()):
+        raise UsageError(f"{API_KEY_VARIABLE} is no key: it has a character that no header can carry")
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=options.connect_seconds),
@@ -47,12 +50,15 @@ def api_root(base_url: str) -> str:
     """The endpoint without trailing slash and `/v1`.
 
     Raises:
-        UsageError: not an http or https address.
+        UsageError: not an http or https address, or one with credentials, which everybody sees in the list of
+            processes; the message does not repeat them.
     """
-    root = base_url.rstrip("/").removesuffix("/v1")
-    if not root.startswith(("http://", "https://")):
-        raise UsageError(f"url {base_url!r}: give one such as http://127.0.0.1:8000")
-    return root
+    parts = http_parts(base_url)
+    if "@" in base_url:
+        raise UsageError(f"url carries credentials: leave them; a key goes into {API_KEY_VARIABLE}")
+    if parts is None or parts.query or parts.fragment:
+        raise UsageError(f"url={base_url[:200]!r}: use one such as http://127.0.0.1:8000")
+    return base_url.rstrip("/").removesuffix("/v1")
 
 
 async def first_model(session: aiohttp.ClientSession, base_url: str, *, within_seconds: float) -> str:

@@ -63,7 +63,10 @@ def _allow_open_files(connections: int) -> None:
             f"{connections} requests in flight need {needed} open files, the limit is {hard}: lower --max-in-flight"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{needed} open files are more than this machine allows: lower --max-in-flight") from error
 
 
 async def _until_signalled(plan: LoadPlan, url: str) -> LoadReport:

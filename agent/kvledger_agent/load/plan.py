@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
+from kvledger_agent.bounds import above_zero, zero_or_more
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import Arrival, PrefixRun, burst_times
 from kvledger_agent.load.profiles import REPLAY, Draws, Profile
-from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs
+from kvledger_agent.load.tokens import DEFAULT_IDS_BELOW, PromptAs, check_ids_below
 from kvledger_agent.load.traces import MOONCAKE_BLOCK_TOKENS, Trace, TraceRow
+
+MOST_IN_FLIGHT = 1_000_000
+"""Each is an open file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +83,13 @@ class LoadPlan:
             raise UsageError(f"profile {self.profile.name} has no lengths of its own: give a trace")
         if self.trace is None and self.duration_seconds is None and self.requests is None:
             raise UsageError("nothing ends this run: give a duration, a number of requests, or a trace")
-        if not 0 < self.time_scale < math.inf:
-            raise UsageError(f"time scale {self.time_scale}: give a finite number above 0")
-        for name in ("duration_seconds", "requests", "max_in_flight"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UsageError(f"{name} {value}: give a number above 0")
-        if self.drain_seconds < 0:
-            raise UsageError(f"drain_seconds {self.drain_seconds}: give 0 or more")
+        for name in ("time_scale", "duration_seconds", "requests"):
+            if (value := getattr(self, name)) is not None:
+                above_zero(name, value)
+        above_zero("max_in_flight", self.max_in_flight, most=MOST_IN_FLIGHT)
+        zero_or_more("drain_seconds", self.drain_seconds)
+        above_zero("patience_seconds", self.options.patience_seconds)
+        check_ids_below(self.options.token_ids_below)
         next(self.arrivals(), None)  # rate, burst, population and scales are checked by those who use them
 
     def arrivals(self) -> Iterator[Arrival]:

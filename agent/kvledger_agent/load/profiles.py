@@ -7,12 +7,15 @@ import random
 from dataclasses import dataclass, replace
 
 from kvledger.words import RequestClass
+from kvledger_agent.bounds import above_zero
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.arrivals import FINISH, Fate, FateKind, PrefixRun
 
 Range = tuple[int, int]
 MIN_PREFIX_TOKENS = 48
 """Three blocks of 16 tokens: below that a prefix would hardly be shared at all."""
+MOST_DRAWN, MOST_LENGTH_SCALE = 100_000, 1000
+"""Tenants, and prefixes of each, that can be told apart; and a scale that makes a chat as long as a book."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +109,10 @@ class Draws:
     def __init__(
         self, profile: Profile, *, seed: int, tenants: int, prefixes_per_tenant: int, length_scale: float
     ) -> None:
-        """Raises UsageError for counts below 1 or a length scale that is not positive."""
-        if tenants < 1 or prefixes_per_tenant < 1:
-            raise UsageError(f"tenants {tenants}, prefixes per tenant {prefixes_per_tenant}: give at least 1 of each")
-        if not (0 < length_scale < math.inf):
-            raise UsageError(f"length scale {length_scale}: give a finite number above 0")
+        """Raises UsageError for counts and scales that are not above 0, or beyond reason."""
+        above_zero("tenants", tenants, most=MOST_DRAWN)
+        above_zero("prefixes_per_tenant", prefixes_per_tenant, most=MOST_DRAWN)
+        above_zero("length_scale", length_scale, most=MOST_LENGTH_SCALE)
         self._profile = profile
         self._seed = seed
         self._scale = length_scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,9 @@ from typing import TextIO
 from kvledger_agent.errors import TraceError
 
 MOONCAKE_BLOCK_TOKENS = 512
+MOST_TOKENS = 10_000_000
+"""Of one prompt or answer: beyond every model's context, and still a prompt that can be written."""
+MOST_LINE_CHARACTERS = 1 << 24
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _REMEDY = (
     "bring a Mooncake JSONL (timestamp, input_length, output_length, hash_ids) or an Azure CSV ("
@@ -60,12 +64,14 @@ def read_trace(path: Path) -> Trace:
         TraceError: the file cannot be opened, its format is not known, or a row is bad (file, line and remedy given).
     """
     try:
+        if not path.is_file():
+            raise TraceError(f"{path} is no file; {_REMEDY}")
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
+            first = file.readline(MOST_LINE_CHARACTERS)
             file.seek(0)
             format_name, parse = _format_of(first, path)
             rows = sorted(parse(file, path), key=lambda row: row.at_seconds)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise TraceError(f"{path}: {error}; give the path of a readable text file") from error
     if not rows:
         raise TraceError(f"{path}: no request in it; {_REMEDY}")
@@ -89,7 +95,7 @@ def _mooncake_rows(file: TextIO, path: Path) -> Iterator[TraceRow]:
             continue
         try:
             yield _mooncake_row(json.loads(line))
-        except (KeyError, TypeError, ValueError) as error:
+        except _BAD as error:
             raise _bad_row(path, number, error) from error
 
 
@@ -106,12 +112,13 @@ def _mooncake_row(record: dict[str, object]) -> TraceRow:
 
 
 def _azure_rows(file: TextIO, path: Path) -> Iterator[TraceRow]:
-    reader = csv.DictReader(file)
-    for record in reader:
-        try:
-            yield _azure_row(record)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _bad_row(path, reader.line_num, error) from error
+    reader = csv.reader(file)
+    columns = [column.strip() for column in next(reader)]
+    try:
+        for fields in filter(None, reader):
+            yield _azure_row(dict(zip(columns, fields, strict=False)))
+    except _BAD as error:
+        raise _bad_row(path, reader.line_num, error) from error
 
 
 def _azure_row(record: dict[str, str]) -> TraceRow:
@@ -119,15 +126,21 @@ def _azure_row(record: dict[str, str]) -> TraceRow:
     whole, _, fraction = record["TIMESTAMP"].strip().partition(".")
     at_seconds = (datetime.fromisoformat(whole) - datetime(1970, 1, 1)).total_seconds()
     return TraceRow(
-        at_seconds=at_seconds + (float(f"0.{fraction}") if fraction else 0.0),
+        at_seconds=at_seconds + (_fraction(fraction) if fraction else 0.0),
         prompt_tokens=_tokens(record["ContextTokens"], "ContextTokens"),
         output_tokens=_tokens(record["GeneratedTokens"], "GeneratedTokens"),
         hash_ids=None,
     )
 
 
+def _fraction(digits: str) -> float:
+    if not digits.isdecimal():
+        raise ValueError(f"TIMESTAMP ends in {digits[:40]!r}, not in digits")
+    return float(f"0.{digits}")
+
+
 def _number(value: object, field: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"{field} is {str(value)[:40]!r}, not a number")
     return float(value)
 
@@ -135,9 +148,13 @@ def _number(value: object, field: str) -> float:
 def _tokens(value: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f"{field} is {str(value)[:40]!r}, not a whole number of tokens")
-    if int(value) < 0:
-        raise ValueError(f"{field} is {value}, below 0")
+    if not 0 <= int(value) <= MOST_TOKENS:
+        raise ValueError(f"{field} is {str(value)[:40]}, not from 0 to {MOST_TOKENS:,}")
     return max(1, int(value))
+
+
+_BAD = (KeyError, TypeError, ValueError, OverflowError, RecursionError, csv.Error)
+"""What reading a row can end in, whatever is in it."""
 
 
 def _bad_row(path: Path, line: int, error: Exception) -> TraceError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from kvledger_agent.addresses import http_parts
 from kvledger_agent.errors import UsageError
 from kvledger_agent.scrape.engines import PROFILES
 
@@ -30,15 +30,11 @@ def parse_endpoint(text: str) -> Endpoint:
     """
     named = _NAMED.match(text)
     url = text[named.end() :] if named else text
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
+    parts = http_parts(url)
     if "@" in url:
         raise UsageError("a scraped URL carries credentials, which everybody sees in the list of processes: leave them")
-    if not usable or any(character.isspace() for character in url):
-        raise UsageError(f"scrape={text!r}: use a URL such as http://127.0.0.1:8000, or NAME=URL")
+    if parts is None:
+        raise UsageError(f"scrape={text[:200]!r}: use a URL such as http://127.0.0.1:8000, or NAME=URL")
     path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
     known = tuple(dict.fromkeys(path for profile in PROFILES for path in profile.default_paths))
     host = _UNSAFE.sub("-", parts.netloc).strip("-")

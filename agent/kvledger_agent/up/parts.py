@@ -14,7 +14,7 @@ from typing import Any
 from kvledger_agent.cli import GROUP
 from kvledger_agent.extras import DISTRIBUTION
 from kvledger_agent.up.child import Child, ChildFailed
-from kvledger_agent.up.page import fetch
+from kvledger_agent.up.page import answer
 from kvledger_agent.up.settings import ALERTMANAGER_PORT, EXPLORER_PORT, PROMETHEUS_PORT, RUNBOOK_PORT, usable_port
 
 NICENESS = 5
@@ -120,7 +120,7 @@ class Part:
 
 def _is_healthy(said: Mapping[str, Any]) -> bool:
     """What names a health page says its line before it listens; what names none says it when it is ready."""
-    return "health" not in said or fetch(said["health"], timeout_seconds=HEALTH_SECONDS) is not None
+    return "health" not in said or answer(said["health"], timeout_seconds=HEALTH_SECONDS) is not None
 
 
 class Parts:

@@ -14,7 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
-from kvledger_agent.up.page import Page
+from kvledger_agent.scrape.page import Page
+from kvledger_agent.up.page import counted
 from kvledger_agent.up.parts import Kind, labelled
 from kvledger_agent.up.settings import AGENT_PORT, ENGINE_PORT
 from kvledger_agent.up.stack import Stack
@@ -108,8 +109,7 @@ class Run:
     def _cancellations(self) -> dict[str, int]:
         """Cancellations by cause so far. Asked before the load is stopped: what that cuts, no client cancelled."""
         self._look(None)
-        page = self._watch.last
-        return _whole(page.by("cancellations_total", "cause")) if page else {}
+        return counted(self._watch.last, "kvledger_cancellations_total", "cause")
 
     def _drain(self) -> int | None:
         """Active blocks once the engine is idle; None when it did not become so in time."""
@@ -117,8 +117,9 @@ class Run:
         while time.monotonic() < deadline:
             self._look(None)
             page = self._watch.last
-            if page is not None and page.total("engine_idle") == 1:
-                return int(page.total("pool_blocks", state="active") or 0)
+            active = None if page is None else page.sum("kvledger_pool_blocks", state="active")
+            if active is not None and page is not None and page.sum("kvledger_engine_idle") == 1:
+                return int(active)
             time.sleep(POLL_SECONDS / 4)
         return None
 
@@ -148,9 +149,9 @@ class Run:
             cached_blocks=watch.peak["cached"],
             leaked_blocks=watch.leaked_blocks,
             active_blocks_after_drain=active_after_drain,
-            rejections=_whole(page.by("rejections_total", "reason")) if page else {},
+            rejections=counted(page, "kvledger_rejections_total", "reason"),
             cancellations=cancellations,
-            preemptions=int(page.total("preemptions_total") or 0) if page else 0,
+            preemptions=int(page.sum("kvledger_preemptions_total") or 0) if page else 0,
             waits=waits_of(page) if page else {},
             findings=watch.findings,
             reasons=watch.reasons,
@@ -167,13 +168,9 @@ def _command() -> str:
     return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
 
 
-def _whole(sums: dict[str, float]) -> dict[str, int]:
-    return {name: int(value) for name, value in sums.items()}
-
-
 def _line(page: Page) -> str:
     def shown(name: str, **labels: str) -> str:
-        value = page.total(name, **labels)
+        value = page.sum(f"kvledger_{name}", **labels)
         return "?" if value is None else f"{value:,.0f}"
 
     return (

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from kvledger_agent.scrape.page import Page
 from kvledger_agent.up.child import Child
-from kvledger_agent.up.page import Page, fetch, parse_page
+from kvledger_agent.up.page import agents_page, answer
 from kvledger_agent.up.parts import URLS, Kind, Parts
 from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings, usable_port
 
@@ -51,7 +52,7 @@ class Stack:
     def _await_agent(self) -> None:
         assert self.agent is not None
         deadline = time.monotonic() + READY_SECONDS
-        while fetch(f"{self.agent_url}/readyz") is None:
+        while answer(f"{self.agent_url}/readyz") is None:
             self.agent.require_running()
             if time.monotonic() > deadline:
                 raise self.agent.failure(f"was not ready within {READY_SECONDS:.0f} s")
@@ -98,8 +99,7 @@ class Stack:
 
     def page(self) -> Page | None:
         """The agent's page now; None when it is not to be had."""
-        text = fetch(f"{self.agent_url}/metrics")
-        return None if text is None else parse_page(text)
+        return agents_page(self.agent_url)
 
     def require_running(self) -> None:
         """Raises `ChildFailed` if engine or agent has ended by itself."""

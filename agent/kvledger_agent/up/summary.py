@@ -11,7 +11,8 @@ from rich.table import Table
 
 from kvledger.reasons import BY_REASON
 from kvledger.words import Reason
-from kvledger_agent.up.page import Page
+from kvledger_agent.scrape.page import Page
+from kvledger_agent.up.page import counted
 
 STATES = ("free", "cached", "active")
 
@@ -32,23 +33,22 @@ class Watch:
 
     def see(self, page: Page | None) -> None:
         """Fold one page in; None is a page that was not to be had."""
-        if page is None or page.total("pool_capacity_blocks") is None:
+        if page is None or page.sum("kvledger_pool_capacity_blocks") is None:
             self.refused_pages += page is None
             return
         self.samples, self.last = self.samples + 1, page
-        self.capacity_blocks = int(page.total("pool_capacity_blocks") or 0)
-        blocks = {state: int(page.total("pool_blocks", state=state) or 0) for state in STATES}
+        self.capacity_blocks = int(page.sum("kvledger_pool_capacity_blocks") or 0)
+        blocks = {state: int(page.sum("kvledger_pool_blocks", state=state) or 0) for state in STATES}
         self.broken_samples += sum(blocks.values()) != self.capacity_blocks
         self._raise_peak("active", blocks["active"])
         self._raise_peak("cached", blocks["cached"])
-        self._raise_peak("shared", int(page.total("group_shared_blocks") or 0))
-        self._raise_peak("logical", int(page.total("group_logical_blocks") or 0))
-        self.leaked_blocks = max(self.leaked_blocks, int(page.total("pool_leaked_blocks") or 0))
-        for reason, is_it in page.by("verdict_reason", "verdict_reason").items():
-            if is_it:
-                self.reasons[reason] = self.reasons.get(reason, 0) + 1
-        for kind, count in page.by("findings", "kind").items():
-            self.findings[kind] = max(self.findings.get(kind, 0), int(count))
+        self._raise_peak("shared", int(page.sum("kvledger_group_shared_blocks") or 0))
+        self._raise_peak("logical", int(page.sum("kvledger_group_logical_blocks") or 0))
+        self.leaked_blocks = max(self.leaked_blocks, int(page.sum("kvledger_pool_leaked_blocks") or 0))
+        for reason in counted(page, "kvledger_verdict_reason", "verdict_reason"):
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        for kind, count in counted(page, "kvledger_findings", "kind").items():
+            self.findings[kind] = max(self.findings.get(kind, 0), count)
 
     def _raise_peak(self, name: str, value: int) -> None:
         self.peak[name] = max(self.peak[name], value)
@@ -90,8 +90,11 @@ class UpSummary:
 
 def waits_of(page: Page) -> dict[str, dict[str, float]]:
     """Waits by cause: number of requests, total seconds."""
-    counts, seconds = page.by("wait_seconds_count", "cause"), page.by("wait_seconds_sum", "cause")
-    return {cause: {"requests": int(n), "seconds": round(seconds.get(cause, 0.0), 3)} for cause, n in counts.items()}
+    counts, seconds = (
+        counted(page, "kvledger_wait_seconds_count", "cause"),
+        page.by("kvledger_wait_seconds_sum", "cause") or {},
+    )
+    return {cause: {"requests": n, "seconds": round(seconds.get(cause, 0.0), 3)} for cause, n in counts.items()}
 
 
 def problems_of(watch: Watch, active_after_drain: int | None, load_failures: Mapping[str, int]) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kvledger.words import Reason
+from kvledger_agent.verdict.change import LEAST_SECONDS
 from kvledger_agent.verdict.rulings import SECOND_LOOK, Ruling, percent
-from kvledger_agent.verdict.signals import LEAST_SECONDS, Signals
+from kvledger_agent.verdict.signals import Signals
 from kvledger_agent.verdict.thresholds import Thresholds
 
 

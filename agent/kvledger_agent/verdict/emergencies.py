@@ -74,14 +74,18 @@ def _what_is_wrong(findings: tuple[Finding, ...], violations: Mapping[str, float
 
 
 def _one_kind(kind: FindingKind, alike: list[Finding]) -> str:
-    """Findings of one kind in words: blocks, whose, how they ended, what should have released them, growth."""
-    blocks, first = sum(finding.block_count or 0 for finding in alike), alike[0]
+    """Findings of one kind in words: blocks, whose, how they ended, what should have released them, growth.
+
+    Told is one whose owner is proven, if there is one: of shared blocks there are only candidates.
+    """
+    blocks = sum(finding.block_count or 0 for finding in alike)
+    first = next((finding for finding in alike if finding.owner is not None), alike[0])
     told = f"{kind.word} on {blocks} blocks"
     owner, release = first.owner, first.release
     if owner is not None:
         ended = f", {owner.ended}" if owner.ended else ""
-        more = f" and {len(alike) - 1} others" if len(alike) > 1 else ""
-        told += f" of request {owner.serial} (tenant {owner.tenant}{ended}){more}"
+        part = f", {first.block_count} of them" if len(alike) > 1 else ""
+        told += f"{part} of request {owner.serial} (tenant {owner.tenant}{ended})"
     if release is not None:
         told += f", should have come back in publication {release.seq} (event {release.event})"
     if first.blocks_per_minute and first.seconds_to_exhaustion is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from kvledger.clock import NS_PER_SECOND
 from kvledger.words import RequestState
 from kvledger_agent.observation import LEDGER, Observation, Series
+from kvledger_agent.sums import by_first_label
 from kvledger_agent.verdict.holders import Holders
 from kvledger_agent.verdict.queue_head import QueueHead
 
@@ -88,7 +89,7 @@ def moment_of(observation: Observation, insight: Insight | None = None) -> Momen
         running=_of_states(live, (RequestState.RUNNING.word,)),
         waiting=_of_states(live, _WAITING),
         deferred=None if requests is None else (requests.waiting_by_reason or {}).get("deferred"),
-        waiting_by_cause=None if requests is None or requests.waiting is None else _by_first(requests.waiting),
+        waiting_by_cause=None if requests is None or requests.waiting is None else by_first_label(requests.waiting),
         refused=_refused(observation),
         arrived_by_tenant=_arrived_by_tenant(observation),
         totals=_totals(observation),
@@ -141,16 +142,9 @@ def _of_states(live: Series | None, states: tuple[str, ...]) -> float | None:
     return sum(known) if known else None
 
 
-def _by_first(series: Series) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for labels, value in series.items():
-        sums[labels[0]] = sums.get(labels[0], 0.0) + value
-    return sums
-
-
 def _refused(observation: Observation) -> dict[str, float] | None:
     series = observation.totals.counters.get("rejections_total")
-    return None if series is None else _by_first(series)
+    return None if series is None else by_first_label(series)
 
 
 def _arrived_by_tenant(observation: Observation) -> dict[str, float] | None:

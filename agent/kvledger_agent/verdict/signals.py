@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvledger.catalog import OTHER_TENANT
-from kvledger.clock import NS_PER_SECOND
+from kvledger_agent.sums import over
+from kvledger_agent.verdict.change import PHASES, Change, since_refusals_are_known
 from kvledger_agent.verdict.holders import Holders
 from kvledger_agent.verdict.moments import Moment
 from kvledger_agent.verdict.queue_head import QueueHead
@@ -19,8 +20,6 @@ from kvledger_agent.verdict.request_time import RequestTime
 QUEUE_REFUSALS = ("queue_full", "queue_timeout")
 POOL_CAUSES = ("pool", "preemption")
 QUOTA_REFUSALS = ("tenant_quota", "exceeds_quota")
-LEAST_SECONDS = 0.5
-"""Between two looks: what is counted in less says nothing of what goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +86,11 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
     """The signals of a window, which has at least one moment."""
     inside = moments[1:] or moments
     last = moments[-1]
-    change = _Change(moments)
+    change = Change(moments)
     holders, seen_short = _holders(inside)
     heads = [m.insight.head for m in inside if m.insight is not None and m.insight.head is not None]
     tenant, tenant_share = _largest_tenant(holders)
-    door = _Change(_since_refusals_are_known(moments))
+    door = Change(since_refusals_are_known(moments))
     arrived = door.arrived_by_tenant()
     sender = _largest(arrived)
     insight = last.insight
@@ -99,7 +98,7 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         span_seconds=change.seconds,
         idle=bool(last.idle),
         wait=_waits(time),
-        request_seconds_per_second=None if time is None else _over(time.total_seconds, time.window_seconds),
+        request_seconds_per_second=None if time is None else over(time.total_seconds, time.window_seconds),
         used=_mean(m.used for m in inside),
         room=_mean(m.room for m in inside),
         running=_mean(m.running for m in inside),
@@ -108,16 +107,16 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         arrivals=door.arrivals(),
         refused=door.refused(),
         sender=sender,
-        sender_share=None if sender is None else _over(arrived.get(sender), sum(arrived.values())),
+        sender_share=None if sender is None else over(arrived.get(sender), sum(arrived.values())),
         senders=sum(count > 0 for count in arrived.values()) or None,
         recomputed_tokens=change.of("recomputed_tokens_total"),
         new_tokens=change.new_tokens(),
         preemptions=change.of("preemptions_total"),
         model=change.part_of_time("step_model_seconds"),
-        step_seconds=_over(change.sum_of(*_PHASES), change.of("engine_steps_total")),
-        allocating=_over(change.of("allocation_seconds"), change.sum_of(*_PHASES)),
-        slots_used=None if insight is None else _over(_mean(m.running for m in inside), insight.max_num_seqs),
-        tokens_used=None if insight is None else _over(change.tokens_per_step(), insight.max_num_batched_tokens),
+        step_seconds=over(change.sum_of(*PHASES), change.of("engine_steps_total")),
+        allocating=over(change.of("allocation_seconds"), change.sum_of(*PHASES)),
+        slots_used=None if insight is None else over(_mean(m.running for m in inside), insight.max_num_seqs),
+        tokens_used=None if insight is None else over(change.tokens_per_step(), insight.max_num_batched_tokens),
         max_num_seqs=None if insight is None else insight.max_num_seqs,
         max_num_batched_tokens=None if insight is None else insight.max_num_batched_tokens,
         holders_known=seen_short or change.long_enough,
@@ -125,82 +124,12 @@ def signals_of(moments: Sequence[Moment], time: RequestTime | None) -> Signals:
         tenant_share=tenant_share,
         tenants=max((len(h.tenants) for h in holders), default=None),
         long_requests=_mean(float(h.long_requests) for h in holders),
-        long_share=_mean(_over(h.long_blocks, h.active_blocks) for h in holders),
-        pinned_share=_mean(_over(h.pinned_blocks, h.capacity_blocks) for h in holders),
-        shared_share=_mean(_over(h.shared_blocks, h.active_blocks) for h in holders),
+        long_share=_mean(over(h.long_blocks, h.active_blocks) for h in holders),
+        pinned_share=_mean(over(h.pinned_blocks, h.capacity_blocks) for h in holders),
+        shared_share=_mean(over(h.shared_blocks, h.active_blocks) for h in holders),
         head=heads[-1] if heads else None,
         held_up=_held_up(heads),
     )
-
-
-_PHASES = tuple(f"step_{phase}_seconds" for phase in ("schedule", "model", "sample", "publish"))
-
-
-class _Change:
-    """Differences between the first and the last moment of a window; None where they are too near to each other."""
-
-    def __init__(self, moments: Sequence[Moment]) -> None:
-        self._first, self._last = moments[0], moments[-1]
-        self.seconds = (self._last.clock_ns - self._first.clock_ns) / NS_PER_SECOND
-        self.long_enough = self.seconds >= LEAST_SECONDS
-
-    def of(self, name: str) -> float | None:
-        if not self.long_enough or name not in self._first.totals or name not in self._last.totals:
-            return None
-        return max(0.0, self._last.totals[name] - self._first.totals[name])
-
-    def sum_of(self, *names: str) -> float | None:
-        known = [value for name in names if (value := self.of(name)) is not None]
-        return sum(known) if len(known) == len(names) else None
-
-    def part_of_time(self, name: str) -> float | None:
-        """Seconds counted in the window ÷ its length; a step that began before it may make that more than 1."""
-        seconds = self.of(name)
-        return None if seconds is None else min(1.0, seconds / self.seconds)
-
-    def tokens_per_step(self) -> float | None:
-        return _over(self.sum_of("prompt_tokens_total", "generation_tokens_total"), self.of("engine_steps_total"))
-
-    def new_tokens(self) -> float | None:
-        """Tokens computed for the first time. What was looked up in the prefix cache and not found was computed."""
-        generated, again = self.of("generation_tokens_total"), self.of("recomputed_tokens_total")
-        if generated is None or again is None:
-            return None
-        queried, hit = self.of("prefix_queried_tokens_total"), self.of("prefix_hit_tokens_total")
-        if not queried or hit is None:
-            return self.sum_of("prompt_tokens_total", "generation_tokens_total")
-        return generated + max(0.0, queried - hit - again)
-
-    def refused(self) -> dict[str, float] | None:
-        before, after = self._first.refused, self._last.refused
-        if before is None or after is None or not self.long_enough:
-            return None
-        return {reason: max(0.0, count - before.get(reason, 0.0)) for reason, count in after.items()}
-
-    def arrived_by_tenant(self) -> dict[str, float]:
-        """Requests that ended or were refused in the window, by tenant; empty where that is not known."""
-        before, after = self._first.arrived_by_tenant, self._last.arrived_by_tenant
-        if before is None or after is None or not self.long_enough:
-            return {}
-        return {tenant: max(0.0, count - before.get(tenant, 0.0)) for tenant, count in after.items()}
-
-    def arrivals(self) -> float | None:
-        """Requests that came in the window, refused ones included: those ended and refused, and who is there more."""
-        ended, refused = self.of("requests_total"), self.refused()
-        before, after = _there(self._first), _there(self._last)
-        if ended is None or refused is None or before is None or after is None:
-            return None
-        return max(0.0, ended + sum(refused.values()) + after - before)
-
-
-def _since_refusals_are_known(moments: Sequence[Moment]) -> Sequence[Moment]:
-    """An engine's page, which alone may count them, is read later than its ledger: what came before is left out."""
-    known = (number for number, moment in enumerate(moments) if moment.refused is not None)
-    return moments[next(known, 0) :]
-
-
-def _there(moment: Moment) -> float | None:
-    return None if moment.running is None or moment.waiting is None else moment.running + moment.waiting
 
 
 def _waits(time: RequestTime | None) -> Wait | None:
@@ -246,11 +175,7 @@ def _largest(by_tenant: Mapping[str, float]) -> str | None:
 
 def _held_up(heads: Sequence[QueueHead]) -> float | None:
     """Of those that wait behind the head for the pool, all moments together, the part that would fit."""
-    return _over(sum(head.fitting for head in heads), sum(head.waiting - 1 for head in heads))
-
-
-def _over(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
+    return over(sum(head.fitting for head in heads), sum(head.waiting - 1 for head in heads))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

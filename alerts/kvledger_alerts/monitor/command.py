@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from urllib.parse import urlsplit
 
+from kvledger_agent.addresses import http_parts
 from kvledger_agent.client import DEFAULT_URL, check_url
-from kvledger_agent.command import add_json_flag
+from kvledger_agent.command import add_json_flag, path_argument
 from kvledger_agent.errors import UsageError
 from kvledger_alerts.monitor.pages import RunbookServer
 from kvledger_alerts.monitor.pair import Pair, Plan
@@ -50,7 +50,7 @@ class MonitorCommand:
             parser.add_argument(flag, type=int, default=port, metavar="PORT", help="0 picks a free one (%(default)s)")
         parser.add_argument(
             "--data",
-            type=Path,
+            type=path_argument,
             metavar="DIR",
             help="keep files, samples and silences there (a temporary directory, removed at the end)",
         )
@@ -72,7 +72,7 @@ class MonitorCommand:
         Raises `ProgramMissing`, `PortTaken`, `UsageError`, or `ServerFailed` when one of them ends by itself.
         """
         plan = _plan(args)
-        with _interruptible(), _workplace(args.data) as directory, _runbook(args) as runbook:
+        with interruptible(), _workplace(args.data) as directory, _runbook(args) as runbook:
             plan = replace(plan, runbook_base=runbook)
             try:
                 with Pair(plan, directory) as pair:
@@ -105,8 +105,7 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def _check_webhook(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if http_parts(url) is None:
         # Not repeated: it may be a secret.
         raise UsageError("--webhook is no URL: give an address such as http://127.0.0.1:5001/alerts")
 
@@ -155,6 +154,8 @@ def _workplace(given: Path | None) -> Iterator[Path]:
 def _runbook(args: argparse.Namespace) -> Iterator[str]:
     """What alerts link to: the address given, or that of a server of ours. Raises `PortTaken`, `UsageError`."""
     if args.runbook_base is not None:
+        if http_parts(args.runbook_base) is None:
+            raise UsageError(f"--runbook-base {args.runbook_base!r}: give an address such as http://127.0.0.1/runbook/")
         yield args.runbook_base
         return
     with RunbookServer(loopback_port("--runbook-port", args.runbook_port)) as served:
@@ -162,7 +163,7 @@ def _runbook(args: argparse.Namespace) -> Iterator[str]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """The first SIGTERM or SIGINT is a KeyboardInterrupt; what follows it cannot disturb the end that it began."""
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -11,10 +11,12 @@ from types import TracebackType
 
 from markdown_it import MarkdownIt
 
-from kvledger_alerts.monitor.server import HOST
+from kvledger_alerts.monitor.server import HOST, PortTaken
 from kvledger_alerts.runbook_pages import RUNBOOK, TRIAGE
 
 PREFIX = "/runbook/"
+REQUEST_SECONDS = 10.0
+"""Whoever connects and says nothing keeps a thread no longer."""
 _STYLE = """
 :root{color-scheme:light dark}
 body{max-width:54em;margin:2em auto;padding:0 1em;font:16px/1.6 system-ui,sans-serif}
@@ -42,6 +44,8 @@ def as_html(title: str, text: str) -> str:
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET for the runbook's pages and 404 for everything else; logs nothing."""
 
+    timeout = REQUEST_SECONDS
+
     def do_GET(self) -> None:
         page = page_named(self.path)
         if page is None:
@@ -59,12 +63,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class RunbookServer:
-    """Serves the pages from entry to exit, in a thread of its own. `url` is what an alert's name is appended to."""
+    """Serves the pages from entry to exit, in a thread of its own. Alerts' pages are below `url`, by their names.
 
-    def __init__(self, port: int) -> None:
-        self._server = ThreadingHTTPServer((HOST, port), _Handler)
+    Raises `PortTaken` where it cannot listen.
+    """
+
+    def __init__(self, port: int, *, host: str = HOST) -> None:
+        try:
+            self._server = ThreadingHTTPServer((host, port), _Handler)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise PortTaken(f"cannot listen on {host}:{port}: {reason}; choose another port, or 0") from error
         self._server.daemon_threads = True
-        self.url = f"http://{HOST}:{self._server.server_address[1]}{PREFIX}"
+        self.url = f"http://{host}:{self._server.server_address[1]}{PREFIX}"
 
     def __enter__(self) -> RunbookServer:
         threading.Thread(target=self._server.serve_forever, name="runbook", daemon=True).start()

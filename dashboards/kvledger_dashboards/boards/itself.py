@@ -67,13 +67,13 @@ def _now() -> Panels:
     face = stat_face(103, "Sources failing", text, units.Short)
     yield stat_panel(face, [agents.SOURCES_FAILING], steps_of=count_steps(colors.RED))
     yield liveness.oldest_sample(104)
-    text = "Ring records lost per second. Any: request lengths and histories have gaps; a shorter `--interval-seconds`."
+    text = "Ring records lost per second. Any: request lengths and histories have gaps; a shorter `--interval`."
     face = stat_face(105, "Losing records", text, units.OpsPerSecond)
     yield stat_panel(face, [agents.LOSSES], steps_of=above(limits.LOSS, colors.ORANGE))
     text = "Records per second that found no room in a ledger. Any: raise that engine's limits; its numbers are short."
     face = stat_face(106, "Overflowing", text, units.OpsPerSecond)
     yield stat_panel(face, [agents.OVERFLOWS_NOW], steps_of=above(limits.LOSS, colors.ORANGE))
-    text = "Processor cores that the busiest agent uses. Orange from half a core on: a longer `--interval-seconds`."
+    text = "Processor cores that the busiest agent uses. Orange from half a core on: a longer `--interval`."
     face = stat_face(107, "Busiest agent", text, "suffix: cores")
     yield stat_panel(face, [agents.PROCESSOR_NOW], steps_of=above(limits.AGENT_CORES, colors.ORANGE)).decimals(2)
     text = "Resident memory of the largest agent. Near its limit: give it more, or fewer engines."
@@ -97,7 +97,7 @@ def _sources() -> Panels:
 def _losses() -> Panels:
     text = (
         "Ring records that were overwritten before the agent read them, per second. The counts of requests stay right; "
-        "lengths and histories have gaps. Lasting: a shorter `--interval-seconds`."
+        "lengths and histories have gaps. Lasting: a shorter `--interval`."
     )
     yield line_panel(cores_face(301, "Events lost", text, units.OpsPerSecond), [agents.EVENTS_LOST])
     text = (
@@ -160,7 +160,7 @@ def _cost() -> Panels:
     yield colored(panel, PHASE_COLORS)
     text = (
         "Processor cores that each agent uses. It does not slow engines unless they share its cores; half a core "
-        "(dashed) is much: a longer `--interval-seconds`, fewer engines per agent."
+        "(dashed) is much: a longer `--interval`, fewer engines per agent."
     )
     face = cores_face(603, "Processor of agents", text, "suffix: cores")
     yield line_panel(face, [agents.PROCESSOR], limit=(limits.AGENT_CORES, colors.ORANGE))

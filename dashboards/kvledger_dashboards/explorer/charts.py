@@ -1,4 +1,7 @@
-"""The explorer's figures, in plotly: the pool bar, the block map, waits by cause. Draws what the views computed."""
+"""The explorer's figures, in plotly: the pool bar, the block map, waits by cause. Draws what the views computed.
+
+None has a legend of its own: `shell.draw` puts it above.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ def pool_figure(bar: PoolBar, *, dark: bool) -> go.Figure:
         _watermark(figure, bar.admission_blocks, "admission", "dot", colours["line"])
     figure.update_layout(
         barmode="stack",
-        height=150,
-        margin={"l": 60, "r": 16, "t": 26, "b": 24},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        height=110,
+        margin={"l": 60, "r": 16, "t": 4, "b": 24},
+        showlegend=False,
         xaxis={"range": [0, _reach(bar)], "showgrid": False, "zeroline": False, "tickformat": ",d", "fixedrange": True},
         yaxis={"categoryorder": "array", "categoryarray": ["logical", "pool"], "fixedrange": True},
         bargap=0.25,
@@ -65,7 +68,7 @@ def _reach(bar: PoolBar) -> float:
 
 
 def map_figure(blocks: BlockMap, *, dark: bool) -> go.Figure:
-    """One cell per block. Every kind has its place in the legend, with its number of blocks, even if that is 0."""
+    """One cell per block. Every kind has its name in the legend, with its number of blocks, even if that is 0."""
     colours = palette(dark=dark)
     shades = [colours[kind] for kind in KINDS] + [colours["outside"]]
     rows, columns = blocks.cells.shape
@@ -91,15 +94,13 @@ def map_figure(blocks: BlockMap, *, dark: bool) -> go.Figure:
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, hoverinfo="skip")
     hidden: dict[str, object] = {"showgrid": False, "zeroline": False, "showline": False, "ticks": ""}
     figure.update_layout(
-        height=max(220, min(760, 90 + round(1000 * rows / columns))),
+        height=max(160, min(730, 30 + round(1000 * rows / columns))),
         margin={"l": 64, "r": 8, "t": 8, "b": 8},
-        legend={
-            "orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0, "itemclick": False, "itemdoubleclick": False,
-        },
+        showlegend=False,
         xaxis=hidden | {"showticklabels": False, "range": [-0.5, columns - 0.5]},
         yaxis=hidden | {"range": [rows - 0.5, -0.5]} | _row_labels(rows, columns),
         uirevision="map",
-    )  # fmt: skip
+    )
     return figure
 
 
@@ -138,10 +139,9 @@ def waits_figure(bars: WaitBars, *, dark: bool) -> go.Figure:
         )
     figure.update_layout(
         barmode="stack",
-        height=120 + 24 * len(bars.requests),
-        margin={"l": 8, "r": 8, "t": 30, "b": 40},
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        showlegend=True,
+        height=60 + 24 * len(bars.requests),
+        margin={"l": 8, "r": 8, "t": 4, "b": 40},
+        showlegend=False,
         xaxis={"title": {"text": "seconds waited"}, "rangemode": "tozero"},
         yaxis={"autorange": "reversed", "automargin": True, "type": "category"},
         bargap=0.3,

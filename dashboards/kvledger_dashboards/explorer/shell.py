@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from kvledger_agent.client import (
@@ -16,11 +17,14 @@ from kvledger_agent.client import (
     EngineUnreadable,
     UnknownEngine,
 )
+from kvledger_dashboards.explorer.legend import legend
 from kvledger_dashboards.explorer.settings import agent_client
 from kvledger_dashboards.explorer.views import engines
 from kvledger_dashboards.explorer.views.text import literal
 
 REFRESH_SECONDS = 1.0
+TILE_WIDTH = 190
+"""Pixels: a label and a number with its unit are not cut."""
 SHOWN, CHOSEN = "shown_engines", "engine"
 START_AGENT = "kvledger agent --directory /dev/shm/kvledger"
 START_ENGINE = "kvledger engine --directory /dev/shm/kvledger"
@@ -106,6 +110,19 @@ def chosen_snapshot() -> tuple[str, dict[str, Any]]:
     snapshot = client().snapshot(key)
     warn(engines.warning_of_snapshot(snapshot))
     return key, snapshot
+
+
+def draw(figure: go.Figure, *, key: str, words: str, config: Mapping[str, Any]) -> None:
+    """A figure below its legend; `words` are what a screen reader says of it."""
+    st.html(legend(figure))
+    st.plotly_chart(figure, key=key, config=dict(config), alt=words)
+
+
+def tiles(facts: Iterable[Mapping[str, Any]], *, width: int = TILE_WIDTH) -> None:
+    """Numbers in boxes of one width, `st.metric`'s arguments each; in as many lines as the page's width asks for."""
+    with st.container(horizontal=True):
+        for fact in facts:
+            st.metric(**fact, border=True, width=width)
 
 
 def warn(warning: str | None) -> None:

@@ -32,7 +32,7 @@ UNKNOWN = "See what is missing"
 def of_each(number: int) -> table.Panel:
     """Who is in trouble, why, and what to do."""
     text = (
-        "What limits each engine core, by the last window of the agent (`--verdict-window-seconds`, 60 s), and the one "
+        "What limits each engine core, by the last window of the agent (`--verdict-window`, 60 s), and the one "
         "thing to do. The page of its alert in the runbook says how. An engine that is missing here is not watched, or "
         "its agent is gone. *Open in the explorer* shows its requests and blocks, and which signals are missing of an "
         "unknown one."

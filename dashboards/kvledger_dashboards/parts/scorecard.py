@@ -56,8 +56,8 @@ def _service(first: int) -> Iterator[stat.Panel]:
     yield stat_panel(stat_face(first, "Rejection rate", text, units.PercentUnit), [queries.REJECTION_RATIO])
     text = (
         "Arrival to first token, 95th percentile since the engine's counters began, its earlier starts included; of "
-        "the worst engine. No data before the first token. It moves slowly: see *Time to first token* for the last "
-        "minutes."
+        "the worst engine; between which ends it lies for certain, `kvledger scorecard` says. No data before the first "
+        "token. It moves slowly: see *Time to first token* for the last minutes."
     )
     yield stat_panel(stat_face(first + 1, "TTFT P95", text, units.Seconds), [queries.TTFT_P95])
     text = (

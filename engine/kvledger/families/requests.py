@@ -57,7 +57,7 @@ SCORECARD: tuple[Family, ...] = (
     ),
     gauge(
         "scorecard_ttft_p95_seconds",
-        "P95 of the time to first token since the counters began, at most the last bucket's bound.",
+        "P95 of the time to first token since the counters began, interpolated where its bucket and the sum allow.",
         "seconds",
         source=Source.AGENT,
     ),

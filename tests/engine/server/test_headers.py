@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families as parse_page
 
 from kvledger.words import RequestClass
-from kvledger_agent.up.page import fetch
+from kvledger_agent.scrape.page import parse_page
+from kvledger_agent.up.page import answer
 from tests.engine.server.client import Client, first_event, talk
 from tests.engine.server.process import EngineProcess, environment, eventually
 
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.needs("tmpfs")]
 @contextmanager
 def agent(directory: Path) -> Iterator[str]:
     """The real agent over a directory of ledgers; the address of its page."""
-    arguments = ["agent", "--directory", str(directory), "--port", "0", "--json", "--interval-seconds", "0.1"]
+    arguments = ["agent", "--directory", str(directory), "--port", "0", "--json", "--interval", "0.1"]
     command = [sys.executable, "-m", "kvledger_agent", *arguments]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
-            eventually(lambda: fetch(f"{url}/readyz") is not None, "the agent has sampled")
+            eventually(lambda: answer(f"{url}/readyz") is not None, "the agent has sampled")
             yield f"{url}/metrics"
         finally:
             process.terminate()
@@ -37,11 +37,9 @@ def agent(directory: Path) -> Iterator[str]:
 
 def series(url: str, name: str, **labels: str) -> float:
     """The sum of the page's samples of a name whose labels include these."""
-    page = fetch(url)
+    page = answer(url)
     assert page is not None
-    families = parse_page(page)
-    samples = [sample for family in families for sample in family.samples if sample.name == name]
-    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+    return parse_page(page).sum(name, **labels) or 0.0
 
 
 def test_the_class_of_a_request_is_on_the_ledger_and_on_the_agents_page(shared: EngineProcess) -> None:

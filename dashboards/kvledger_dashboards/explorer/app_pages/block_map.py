@@ -21,7 +21,7 @@ def live() -> None:
         active = sum(blocks.counts.values()) - blocks.counts["free"] - blocks.counts["cached"]
         words = f"{share(active, sum(blocks.counts.values()))} of {sum(blocks.counts.values()):,} blocks are active"
         figure = charts.map_figure(blocks, dark=shell.is_dark())
-        st.plotly_chart(figure, key="block map", config=charts.MAP_CONFIG, alt=words)
+        shell.draw(figure, key="block map", words=words, config=charts.MAP_CONFIG)
         st.caption(literal(_words(blocks)))
 
 
@@ -63,9 +63,7 @@ def lookup() -> None:
             st.info(literal(error))
             return
         facts = block_facts(row, shell.client().requests(key)["pins"])
-        for start in range(0, len(facts), 4):
-            for column, (name, value) in zip(st.columns(4), facts[start : start + 4], strict=False):
-                column.metric(name.capitalize(), value, border=True)
+        shell.tiles({"label": name.capitalize(), "value": value} for name, value in facts)
 
 
 live()

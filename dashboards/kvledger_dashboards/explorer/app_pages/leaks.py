@@ -57,8 +57,9 @@ def _card(card: FindingCard) -> None:
         ("Since", UNKNOWN if card.age_seconds is None else f"{duration(card.age_seconds)} ago"),
         ("Growth", _growth(card.growth_blocks_per_minute)),
     )
-    for column, (label, value) in zip(st.columns(4), facts, strict=True):
-        column.metric(label, value, help=GROWTH_HELP if label == "Growth" else None, border=True)
+    shell.tiles(
+        {"label": label, "value": value, "help": GROWTH_HELP if label == "Growth" else None} for label, value in facts
+    )
     st.markdown(f"**{'Owner' if card.proven else 'Candidates'}:** {literal(card.known)}.")
     if card.people:
         st.dataframe([dict(person) for person in card.people], hide_index=True, alt="Owner or candidates")

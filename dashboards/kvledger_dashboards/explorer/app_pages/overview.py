@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import streamlit as st
@@ -14,6 +14,8 @@ from kvledger_dashboards.explorer.views.overview import Demand, History, PoolBar
 from kvledger_dashboards.explorer.views.text import UNKNOWN, count, duration, literal, share, spaced
 
 MAX_CARDS = 12
+TILE_WIDTH, TILES_WIDTH, WORDS_WIDTH = 145, 470, 360
+"""Pixels: three numbers side by side, and beside them, or below where there is no room, who waits for what."""
 POOL_HELP = (
     "Headroom: free + cached blocks less those that admitted requests may still need up to max_tokens. Below 0, "
     "not all of them can run to their end without a preemption. Exhaustion: headroom at the last minute's net growth."
@@ -70,32 +72,33 @@ def _numbers(key: str, snapshot: Mapping[str, Any]) -> None:
     bar, wants = pool_bar(snapshot), demand(snapshot)
     history: History = st.session_state.setdefault(f"history {key}", History())
     history.see(snapshot)
-    left, right = st.columns([3, 2], gap="medium")
-    with left:
-        if bar.capacity_blocks is None:
-            st.info("The pool is unknown: this engine does not report it.")
-        else:
-            figure = charts.pool_figure(bar, dark=shell.is_dark())
-            words = f"{share(bar.active_blocks, bar.capacity_blocks)} of the pool is active"
-            st.plotly_chart(figure, key=f"pool {key}", config=charts.CONFIG, alt=words)
-        st.caption(_pool_words(bar), help=POOL_HELP)
-    with right:
-        _metrics(bar, wants, history)
-        st.caption(_demand_words(wants))
+    if bar.capacity_blocks is None:
+        st.info("The pool is unknown: this engine does not report it.")
+    else:
+        figure = charts.pool_figure(bar, dark=shell.is_dark())
+        words = f"{share(bar.active_blocks, bar.capacity_blocks)} of the pool is active"
+        shell.draw(figure, key=f"pool {key}", words=words, config=charts.CONFIG)
+    st.caption(_pool_words(bar), help=POOL_HELP)
+    with st.container(horizontal=True, gap="medium"):
+        with st.container(width=TILES_WIDTH):
+            shell.tiles(_metrics(bar, wants, history), width=TILE_WIDTH)
+        with st.container(width=WORDS_WIDTH):
+            st.caption(_demand_words(wants))
 
 
-def _metrics(bar: PoolBar, wants: Demand, history: History) -> None:
-    for column, (label, value, name) in zip(
-        st.columns(3),
-        (
-            ("Active", bar.active_blocks, "active"),
-            ("Shared", bar.shared_blocks, "shared"),
-            ("Waiting", wants.waiting_total, "waiting"),
-        ),
-        strict=True,
+def _metrics(bar: PoolBar, wants: Demand, history: History) -> Iterator[dict[str, Any]]:
+    for label, value, name in (
+        ("Active", bar.active_blocks, "active"),
+        ("Shared", bar.shared_blocks, "shared"),
+        ("Waiting", wants.waiting_total, "waiting"),
     ):
         seen = history.of(name)
-        column.metric(label, count(value), chart_data=seen if len(seen) > 1 else None, chart_type="area", border=True)
+        yield {
+            "label": label,
+            "value": count(value),
+            "chart_data": seen if len(seen) > 1 else None,
+            "chart_type": "area",
+        }
 
 
 def _pool_words(bar: PoolBar) -> str:

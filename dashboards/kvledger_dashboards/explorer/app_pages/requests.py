@@ -29,11 +29,15 @@ COLUMNS = {
     "block-seconds": st.column_config.NumberColumn(format="%.1f", help="A shared block's second is split"),
 }
 WINDOW_SECONDS = 60.0
+TILE_WIDTH = 135
+"""Pixels: all four are side by side on a page of 1,000."""
 TIME_COLUMNS = {
     "who": st.column_config.TextColumn(pinned=True),
     "requests": st.column_config.NumberColumn(format="%d", width="small"),
     **{name: st.column_config.NumberColumn(format="%.3f s", width="small") for name in ("P50", "P95", "P99")},
-    "mean is made of": st.column_config.TextColumn(help="The parts add up to the mean of the whole", width="large"),
+    "mean is made of": st.column_config.TextColumn(
+        help="Waits by their cause, and the work: the parts add up to the mean of the whole", width="large"
+    ),
     "P95 of the parts": st.column_config.TextColumn(help="Of each part by itself: these do not add up"),
 }
 
@@ -69,11 +73,15 @@ def _filtered(rows: list[view.Row]) -> list[view.Row]:
 def _numbers(rows: list[view.Row], document: dict[str, Any]) -> None:
     waiting = sum(1 for row in rows if row["wait_cause"])
     oldest = max((row["age_seconds"] for row in rows), default=None)
-    columns = st.columns(4)
-    columns[0].metric("Live", count(len(rows)), border=True)
-    columns[1].metric("Waiting now", count(waiting), border=True)
-    columns[2].metric("Logical blocks", count(sum(row["blocks"] for row in rows)), help=LOGICAL, border=True)
-    columns[3].metric("Oldest", "none" if oldest is None else duration(oldest), border=True)
+    shell.tiles(
+        (
+            {"label": "Live", "value": count(len(rows))},
+            {"label": "Waiting now", "value": count(waiting)},
+            {"label": "Logical blocks", "value": count(sum(row["blocks"] for row in rows)), "help": LOGICAL},
+            {"label": "Oldest", "value": "none" if oldest is None else duration(oldest)},
+        ),
+        width=TILE_WIDTH,
+    )
     if document["left_out"]:
         st.caption(f"{document['left_out']} more were being changed at this moment and have no row this time.")
 
@@ -105,7 +113,7 @@ def _waits(rows: list[view.Row]) -> None:
         st.caption("None of them has waited.")
         return
     words = view.waits_caption(rows, bars)
-    st.plotly_chart(charts.waits_figure(bars, dark=shell.is_dark()), key="waits", config=charts.CONFIG, alt=words)
+    shell.draw(charts.waits_figure(bars, dark=shell.is_dark()), key="waits", words=words, config=charts.CONFIG)
     st.caption(literal(words))
 
 

@@ -70,12 +70,17 @@ class Judgement:
     checked: tuple[str, ...]
 
 
+def _candidates_last(card: FindingCard) -> bool:
+    """Whoever is proven is read first."""
+    return not card.proven
+
+
 def judgement(snapshot: Mapping[str, Any]) -> Judgement:
     """What a snapshot says to be wrong, and what was looked at."""
     findings, violations = snapshot.get("findings"), snapshot.get("invariant_violations")
     return Judgement(
         audited=findings is not None,
-        cards=tuple(_card(alike, snapshot) for alike in _alike(findings or [])),
+        cards=tuple(sorted((_card(alike, snapshot) for alike in _alike(findings or [])), key=_candidates_last)),
         violations={name: off for name, off in (violations or {}).items() if off},
         undecided=snapshot.get("undecided"),
         in_doubt=bool(snapshot.get("in_doubt")),

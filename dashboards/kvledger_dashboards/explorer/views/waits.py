@@ -46,7 +46,7 @@ def _who(row: Mapping[str, Any]) -> str:
 
 
 def _parts(parts: Mapping[str, Mapping[str, float]], of: str = "mean") -> str:
-    """The parts that are worth a word, the largest first."""
+    """The parts that are worth a word, the largest first; a wait by its cause alone, since a cell has little room."""
     known = [(part, seconds[of]) for part, seconds in parts.items() if seconds[of] >= LEAST_SECONDS]
     known.sort(key=lambda part: -part[1])
-    return ", ".join(f"{spaced(part)} {duration(seconds)}" for part, seconds in known)
+    return ", ".join(f"{spaced(part.removeprefix('wait_'))} {duration(seconds)}" for part, seconds in known)
