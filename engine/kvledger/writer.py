@@ -187,6 +187,10 @@ class Ledger:
         """Charge that many blocks, fewer if negative, to one tenant from now on."""
         self._block_seconds.charge_column(column, blocks, self.now_ns)
 
+    def charge_since(self, columns: NDArray[np.signedinteger[Any]], since_ns: NDArray[np.int64]) -> None:
+        """Charge one more block to each of `columns`, held since a time of its own that has passed."""
+        self._block_seconds.charge_since(columns, since_ns, self.now_ns)
+
     # -- rings ----------------------------------------------------------------------------------------------------
 
     def event(self, event: Event, serial: int, *, blocks: int = 0, detail: int = 0) -> None:
