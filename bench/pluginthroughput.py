@@ -14,7 +14,7 @@ HOW = """For each of two models one vLLM server, as many requests running all th
 process of its own, prompts of 64 tokens, requests ending and coming at even distances. Between two windows of 128
 steps, or of 32, the hooks are taken out of the engine core or put in again and everything is told anew, which is not
 measured, nor is a quarter as many steps after it. Tokens are counted and timed where they leave the engine core. A
-window with the hooks must have two messages of the tap a step, one without none, and nothing of the hooks in the
+window with the hooks must have a message of the tap a step, one without none, and nothing of the hooks in the
 scheduler. Wall time; server, client and the mirror's process share the machine. The tiny Llama of the tests is the
 worst there can be: a step of it is hardly more than vLLM's own work, and where the machine has two cores its line
 counts what the mirror takes from the engine, too."""

@@ -33,7 +33,7 @@ from tests.vllm.toggle import Pace
 BLOCKS = 2049
 LIMITS = ("--max-model-len", "2048", "--max-num-batched-tokens", "2048", "--disable-uvicorn-access-log")
 _PREEMPTIONS = "vllm:num_preemptions_total"
-_MESSAGES_A_STEP = 2
+_MESSAGES_A_STEP = 1
 _MANY_REQUESTS = 1 << 15
 WINDOWS_A_ROUND = 40
 

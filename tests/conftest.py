@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
@@ -42,6 +43,7 @@ def _can_mount() -> bool:
     return effective is not None and bool(int(effective[1], 16) >> 21 & 1) and shutil.which("mount") is not None
 
 
+VLLM, KERNEL = Path(__file__).parent / "vllm", "kvledger_engine.compiled.kernel"
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "alertmanager": (
         lambda: all(map(shutil.which, ("prometheus-alertmanager", "amtool"))),
@@ -78,10 +80,14 @@ def memory() -> Iterator[Path]:
         yield directory
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the engine's kernels, where they are not yet, before the time of the first test is running."""
-    if not hasattr(session.config, "workerinput") and importlib.util.find_spec("numba") is not None:
-        import_module("kvledger_engine.compiled.kernel").prepare()
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the engine's kernels, where they are not yet, before the time of the first test is running.
+
+    Most tests with a real vLLM run none of them, and have a numba of their own, for which it takes minutes.
+    """
+    wanted = KERNEL in sys.modules or any(not item.path.is_relative_to(VLLM) for item in session.items)
+    if wanted and not hasattr(session.config, "workerinput") and importlib.util.find_spec("numba") is not None:
+        import_module(KERNEL).prepare()
 
 
 def _needed(item: pytest.Item) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.audit import Audit
+from kvledger.clock import NS_PER_SECOND
 from kvledger.views import I32
 from kvledger.words import BlockState
 
@@ -80,7 +81,7 @@ def _rows(audit: Audit, page: I32, now_ns: int) -> list[dict[str, Any]]:
             "pin_references": in_pins[i],
             "owner": (owner := columns["owner"][i]) or None,
             "filled_tokens": columns["filled_tokens"][i],
-            "age_seconds": max(0.0, (now_ns - columns["allocated_ns"][i]) / 1e9) if owner else None,
+            "age_seconds": max(0.0, (now_ns - columns["allocated_ns"][i]) / NS_PER_SECOND) if owner else None,
             "indexed": columns["index_slot"][i] >= 0,
             "changed_seq": columns["changed_seq"][i],
         }

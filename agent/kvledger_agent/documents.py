@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvledger.audit import Audit
+from kvledger.clock import NS_PER_SECOND
 from kvledger.pins import pin_word
 from kvledger.snapshot import Sample
 from kvledger_agent.fleet import Fleet, SourceHealth, unreadable
@@ -119,8 +120,8 @@ def pin_rows(sample: Sample) -> list[dict[str, Any]]:
             "block": block,
             "kind": pin_word(kind),
             "holder": holder,
-            "age_seconds": (age := max(0.0, (sample.now_ns - since) / 1e9)),
-            "lease_left_seconds": lease / 1e9 - age if lease > 0 else None,
+            "age_seconds": (age := max(0.0, (sample.now_ns - since) / NS_PER_SECOND)),
+            "lease_left_seconds": lease / NS_PER_SECOND - age if lease > 0 else None,
         }
         for block, kind, holder, since, lease in zip(*(column.tolist() for column in columns), strict=True)
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.audit import Audit
+from kvledger.clock import NS_PER_SECOND
 from kvledger.pins import PinTable, pin_word
 from kvledger.snapshot import SlotTable
 from kvledger.words import TURNED_AWAY, CancelCause, Event, FindingKind, FinishReason, RejectionReason
@@ -51,7 +52,7 @@ def histories(audit: Audit, blocks: list[int]) -> dict[int, BlockHistory]:
         return {}
     ids = np.array(blocks, np.int32)
     shared_seconds = audit.values("share_clock", ids)
-    held_seconds = (audit.values("share_since_ns", ids) - audit.values("allocated_ns", ids)) / 1e9
+    held_seconds = (audit.values("share_since_ns", ids) - audit.values("allocated_ns", ids)) / NS_PER_SECOND
     groups, counts = audit.values("group", ids), audit.values("ref_count", ids)
     unmoved = audit.values("changed_seq", ids) <= max(audit.published_seq, 0)
     alone = (np.abs(shared_seconds - held_seconds) < _SHARED_SECONDS) & (counts <= 1)
@@ -150,7 +151,7 @@ def cause_of_pin(block: int, pins: PinTable, *, now_ns: int, events: NDArray[Any
         return Cause(None, (), "a pin whose lease was over, and which is gone by now")
     row = int(rows[0])
     kind, holder = int(pins.kind[row]), int(pins.holder[row])
-    age, lease = (now_ns - int(pins.since_ns[row])) / 1e9, int(pins.lease_ns[row]) / 1e9
+    age, lease = (now_ns - int(pins.since_ns[row])) / NS_PER_SECOND, int(pins.lease_ns[row]) / NS_PER_SECOND
     pin = f"a {pin_word(kind)} pin of holder {holder}"
     known = f"{pin}, {age:.1f} s old with a lease of {lease:.1f} s, that nobody takes back"
     owner = registry.find(holder)

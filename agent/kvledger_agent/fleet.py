@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger_agent.observation import Observation
 
 INTERNAL_ERROR = "internal_error"
@@ -50,4 +51,4 @@ class Fleet:
 
     def age_seconds(self, now_ns: int) -> float:
         """Age of the round at `now_ns` (CLOCK_MONOTONIC)."""
-        return max(0.0, (now_ns - self.sampled_ns) / 1e9)
+        return max(0.0, (now_ns - self.sampled_ns) / NS_PER_SECOND)

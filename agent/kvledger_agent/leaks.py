@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.invariants import Suspect
 from kvledger.words import FindingKind
 from kvledger_agent.grace import Grace, GraceClock
@@ -141,7 +142,7 @@ class LeakTracker:
 
 
 def _stays_open(track: Track, clock: GraceClock) -> bool:
-    recent = clock.elapsed_ns - track.seen_elapsed_ns <= STAYS_OPEN_SECONDS * 1e9
+    recent = clock.elapsed_ns - track.seen_elapsed_ns <= STAYS_OPEN_SECONDS * NS_PER_SECOND
     return recent and track.found_clock_ns is not None and track.suspect.kind in AT_ONCE
 
 
@@ -151,5 +152,5 @@ def _is_finding(track: Track, was_known: bool, clock: GraceClock, grace: Grace, 
     samples = clock.samples - track.began.samples
     if track.suspect.kind in _OWN_LIMIT:
         return samples >= 1
-    lasted_seconds = (clock.elapsed_ns - track.began.elapsed_ns) / 1e9
+    lasted_seconds = (clock.elapsed_ns - track.began.elapsed_ns) / NS_PER_SECOND
     return samples >= grace.samples and lasted_seconds >= grace.seconds

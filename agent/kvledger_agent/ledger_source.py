@@ -10,6 +10,7 @@ import numpy as np
 
 from kvledger.audit import Audit
 from kvledger.buffers import Buffers
+from kvledger.clock import NS_PER_SECOND
 from kvledger.invariants import Suspect, counts, suspects
 from kvledger.reader import Reader
 from kvledger.snapshot import Sample
@@ -171,7 +172,7 @@ class LedgerSource:
     def _request_time(self, sample: Sample) -> RequestTime:
         """Where request time went in the verdict's window."""
         lives = lives_of(sample, self.summaries.records())
-        since_ns = sample.now_ns - round(self._bench.window_seconds * 1e9)
+        since_ns = sample.now_ns - round(self._bench.window_seconds * NS_PER_SECOND)
         return request_time(lives, since_ns=since_ns, now_ns=sample.now_ns)
 
     def _audit(

@@ -17,11 +17,14 @@ def blocks_of_group(group: Group, tokens: I64) -> I64:
 
 
 def blocks_dropped(group: Group, tokens: I64) -> I64:
-    """Blocks of sequences with `tokens` stored that lie between the group's sinks and its window."""
+    """Blocks of sequences with `tokens` stored that lie between the group's sinks, whole blocks, and its window.
+
+    As `kvledger.geometry.LayerGroup.tokens_held` counts.
+    """
     if group.window_tokens <= 0:
         return np.zeros_like(tokens)
     before = np.maximum(tokens - group.window_tokens, 0) // group.block_size_tokens
-    dropped: I64 = np.maximum(before - group.sink_tokens // group.block_size_tokens, 0)
+    dropped: I64 = np.maximum(before - -(-group.sink_tokens // group.block_size_tokens), 0)
     return dropped
 
 

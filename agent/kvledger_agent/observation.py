@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.reasons import BY_REASON
 from kvledger.words import LEDGER_KINDS, Action, FindingKind, Reason, Verdict
 from kvledger_agent.finding import Finding, Note
@@ -75,7 +76,7 @@ class Clock:
 
     def wall_seconds(self, clock_ns: int) -> float | None:
         """Wall-clock seconds of an instant of the ledger clock; None for a virtual clock, which has no wall time."""
-        return None if self.virtual else (self.wall_ns + clock_ns - self.published_ns) / 1e9
+        return None if self.virtual else (self.wall_ns + clock_ns - self.published_ns) / NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

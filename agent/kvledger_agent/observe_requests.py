@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.snapshot import Sample, SlotTable
 from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger_agent.lengths import LengthView
@@ -125,4 +126,4 @@ def _quotas(quotas: Mapping[str, int]) -> Series | None:
 
 
 def _seconds(now_ns: int, since_ns: int) -> float:
-    return max(0.0, (now_ns - since_ns) / 1e9)
+    return max(0.0, (now_ns - since_ns) / NS_PER_SECOND)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvledger.audit import Audit
+from kvledger.clock import NS_PER_SECOND
 from kvledger.snapshot import Sample
 from kvledger.views import F64, I64
 from kvledger.words import RequestState, WaitCause
@@ -69,7 +70,7 @@ def request_rows(sample: Sample, audit: Audit) -> list[RequestRow]:
             max_tokens=int(slots.max_tokens[i]),
             hit_tokens=int(slots.hit_tokens[i]),
             preemptions=int(slots.preemptions[i]),
-            age_seconds=max(0.0, (sample.now_ns - int(slots.arrived_ns[i])) / 1e9),
+            age_seconds=max(0.0, (sample.now_ns - int(slots.arrived_ns[i])) / NS_PER_SECOND),
             wait_cause=_CAUSES[causes[i]] if causes[i] >= 0 else None,
             wait_seconds={_CAUSES[c]: float(waits[i, c]) for c in np.flatnonzero(waits[i]).tolist()},
             time_to_first_block_seconds=_since(int(slots.first_block_ns[i]), int(slots.arrived_ns[i])),
@@ -82,7 +83,7 @@ def request_rows(sample: Sample, audit: Audit) -> list[RequestRow]:
 
 
 def _since(at_ns: int, began_ns: int) -> float | None:
-    return max(0.0, (at_ns - began_ns) / 1e9) if at_ns > 0 else None
+    return max(0.0, (at_ns - began_ns) / NS_PER_SECOND) if at_ns > 0 else None
 
 
 def _by_serial(audit: Audit, values: I64 | F64) -> dict[int, float]:
@@ -105,7 +106,7 @@ def _shared_blocks(audit: Audit) -> F64:
 def _block_seconds(audit: Audit, now_ns: int) -> F64:
     """Block-seconds given back, plus each held block's share clock now, less the clocks when it was attached."""
     since, clocks = audit.column("share_since_ns"), audit.column("share_clock")
-    elapsed, counts = np.maximum(now_ns - since, 0) / 1e9, audit.column("ref_count")
+    elapsed, counts = np.maximum(now_ns - since, 0) / NS_PER_SECOND, audit.column("ref_count")
     clocks_now = clocks + np.where(counts > 0, elapsed / np.maximum(counts, 1), 0.0)
     named = audit.tables.blocks
     held = _per_request(audit, np.where(named >= 0, clocks_now[named], 0.0))

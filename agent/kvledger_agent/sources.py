@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvledger.buffers import Buffers
+from kvledger.clock import NS_PER_SECOND
 from kvledger.errors import LedgerUnreadable, NotALedger
 from kvledger.status import ReadStatus, status_of_error
 from kvledger_agent.directory import LedgerFile, scan
@@ -136,7 +137,7 @@ class LedgerSources:
                 success=False,
                 status=status_of_error(trouble).value,
                 error=f"{self.directory}: {trouble.strerror}: {remedy}",
-                duration_seconds=(time.monotonic_ns() - began_ns) / 1e9,
+                duration_seconds=(time.monotonic_ns() - began_ns) / NS_PER_SECOND,
                 last_good_ns=None,
                 events_lost=None,
                 reads_retried=None,
@@ -159,7 +160,7 @@ class LedgerSources:
             success=success,
             status=status,
             error=error,
-            duration_seconds=(ended_ns - began_ns) / 1e9,
+            duration_seconds=(ended_ns - began_ns) / NS_PER_SECOND,
             last_good_ns=entry.last_good_ns,
             events_lost=entry.lost,
             reads_retried=entry.retries,

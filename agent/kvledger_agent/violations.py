@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger_agent.grace import Grace, GraceClock
 
 ALWAYS_JUDGED = ("capacity",)
@@ -33,6 +34,6 @@ class ViolationTracker:
                 self.lasting[name] = 0.0
                 continue
             began_ns, began_samples = self._since.setdefault(name, (clock.elapsed_ns, clock.samples))
-            lasted = (clock.elapsed_ns - began_ns) / 1e9 >= grace.seconds
+            lasted = (clock.elapsed_ns - began_ns) / NS_PER_SECOND >= grace.seconds
             if final or (lasted and clock.samples - began_samples >= grace.samples):
                 self.lasting[name] = float(off[name])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.snapshot import Sample
 from kvledger.statsview import HistogramValue, StatsView
 from kvledger.views import F64
@@ -102,7 +103,9 @@ def waits_view(sample: Sample, lives: Lives, window_seconds: float, *, allocatin
     """The waits of a sample and of the requests that ended before it. `allocating` is that of the window, if known."""
     if allocating is None:
         allocating = _allocating(sample.stats)
-    window = _Window(since_ns=sample.now_ns - round(window_seconds * 1e9), now_ns=sample.now_ns, allocating=allocating)
+    window = _Window(
+        since_ns=sample.now_ns - round(window_seconds * NS_PER_SECOND), now_ns=sample.now_ns, allocating=allocating
+    )
     tenants = np.array(tenant_names(sample, lives.tenant), dtype=object)
     kinds = np.where(lives.request_class < len(_CLASSES), lives.request_class, 0)
     rows = [_row(lives, window)]
@@ -185,7 +188,7 @@ def _oldest(sample: Sample) -> tuple[OldestWait, ...]:
             OldestWait(
                 cause=_CAUSES[cause],
                 waiting=len(waiting),
-                seconds=max(0.0, (sample.now_ns - int(slots.queued_ns[row])) / 1e9),
+                seconds=max(0.0, (sample.now_ns - int(slots.queued_ns[row])) / NS_PER_SECOND),
                 serial=int(slots.serial[row]),
                 id_head=text(slots.id_head[row]),
                 tenant=tenant_names(sample, slots.tenant[row : row + 1])[0],

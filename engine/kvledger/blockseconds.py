@@ -5,6 +5,8 @@ Owns the tenants' blocks and block-seconds in the stats, and up to when they hav
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,3 +62,12 @@ class BlockSeconds:
         self.advance(now_ns)
         self._stats.values[self._stats.plan.tenant_blocks + column] += blocks
         self._marks[column] = 1
+
+    def charge_since(self, columns: NDArray[np.signedinteger[Any]], since_ns: NDArray[np.int64], now_ns: int) -> None:
+        """Charge a block to each of `columns` that it has held since a time of its own, not after `now_ns`."""
+        self.advance(now_ns)
+        width = len(self._block_seconds)
+        self._stats.tenant_blocks += np.bincount(columns, minlength=width)
+        held = (now_ns - since_ns) / NS_PER_SECOND
+        self._block_seconds += np.bincount(columns, weights=held, minlength=width)
+        self.charged[columns] = 1

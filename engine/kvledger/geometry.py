@@ -167,13 +167,6 @@ class KvShape:
         """Bytes of one token on one rank while no window has been filled: every layer counts in full."""
         return sum(group.bytes_per_token(tensor_parallel) for group in self.groups)
 
-    def context_bytes(self, context_tokens: int, *, block_size_tokens: int = 1, tensor_parallel: int = 1) -> int:
-        """Bytes one request of `context_tokens` holds on one rank, windows and block rounding counted."""
-        return sum(
-            group.tokens_held(context_tokens, block_size_tokens) * group.bytes_per_token(tensor_parallel)
-            for group in self.groups
-        )
-
 
 def resolve_head_dim(*, hidden_size: int, attention_heads: int, head_dim: int | None = None) -> int:
     """The head dimension of a model: an explicit one wins, else hidden size divided by attention heads."""

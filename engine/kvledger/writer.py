@@ -81,8 +81,8 @@ class Ledger:
         self._set_seq, self._set_now = self.seq_value.data, self.now_value.data
         self._changed = self.blocks.changed_seq
         self._block_seconds = BlockSeconds(self.stats, self.now_ns)
-        self.charged_columns = self._block_seconds.charged
-        self._peaks = Peaks(self.rings.peaks, hook)
+        self._advance, self.charged_columns = self._block_seconds.advance, self._block_seconds.charged
+        self._note_peak = Peaks(self.rings.peaks, hook).note
         self._columns = TenantColumns(self.tenants, self.control, self.limits.max_tenants)
         self._gauge_indices = tuple(self.stats.gauge(name) for name in _PUBLISHED_GAUGES)
         self._idle_gauge = self.stats.gauge("idle")
@@ -152,9 +152,10 @@ class Ledger:
         """Close the publication: clocks, peaks and stats become visible, then its number."""
         self.now_ns = now = self._read_now_ns()
         values, words, published = self._values, self._words, self.seq
-        self._block_seconds.advance(now)
+        self._advance(now)
         seq, clock, monotonic, wall, active, cached = self._gauge_indices
-        self._peaks.note(now, values[active], values[active] + values[cached])
+        held = values[active]
+        self._note_peak(now, held, held + values[cached])
         values[seq] = published
         values[clock] = values[monotonic] = now
         values[wall] = self._read_wall_ns()
@@ -180,11 +181,15 @@ class Ledger:
 
     def advance_block_seconds(self) -> None:
         """Bring block-seconds up to now: before whoever changes `stats.tenant_blocks` itself, marking the column."""
-        self._block_seconds.advance(self.now_ns)
+        self._advance(self.now_ns)
 
     def charge_column(self, column: int, blocks: int) -> None:
         """Charge that many blocks, fewer if negative, to one tenant from now on."""
         self._block_seconds.charge_column(column, blocks, self.now_ns)
+
+    def charge_since(self, columns: NDArray[np.signedinteger[Any]], since_ns: NDArray[np.int64]) -> None:
+        """Charge one more block to each of `columns`, held since a time of its own that has passed."""
+        self._block_seconds.charge_since(columns, since_ns, self.now_ns)
 
     # -- rings ----------------------------------------------------------------------------------------------------
 

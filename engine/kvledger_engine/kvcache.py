@@ -178,11 +178,9 @@ class KvCache:
         count, kept = kernels.vacate(self._handle, slot)
         if cause is ReleaseCause.PREEMPTION:
             self._metering.preempted(count, kept, saved_blocks)
-        shares = self._metering.references(slot) > 0
-        began_ns = self._metering.now_ns() if shares else 0
+        began_ns = self._metering.now_ns()
         seconds = self.pool.give_back(self._scratch[:count], cause)
-        if shares:
-            self._metering.given_back(began_ns, slot, count)
+        self._metering.given_back(began_ns, slot, count)
         slots.block_seconds[slot] += seconds - slots.share_base.item(slot)
         slots.share_base[slot] = 0.0
         return count

@@ -6,7 +6,6 @@ cancellations come between steps and are a publication each. Decides nothing its
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,12 +14,12 @@ from kvledger.stats import observer
 from kvledger.views import I32
 from kvledger.words import CancelCause, FinishReason, ReleaseCause, StepPhase
 from kvledger.writer import Ledger
+from kvledger_engine.attempts import Attempts
 from kvledger_engine.batch import Batch, Compute
 from kvledger_engine.caches import make_cache
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.deadlines import Deadlines
 from kvledger_engine.ending import Ending
-from kvledger_engine.errors import ComputeLost
 from kvledger_engine.faults import FaultPlan
 from kvledger_engine.intake import Intake
 from kvledger_engine.kvcache import KvCache
@@ -32,8 +31,6 @@ from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
 from kvledger_engine.waits import WaitQueue
 
-logger = logging.getLogger(__name__)
-
 _NS_PER_SECOND = 1e9
 _RELEASE_OF_CANCEL = {CancelCause.DISCONNECT: ReleaseCause.DISCONNECT, CancelCause.API: ReleaseCause.API}
 
@@ -42,15 +39,13 @@ class EngineLoop:
     """An engine core without a process around it. `fault` switches on one defect of the cache, for drills."""
 
     def __init__(self, config: EngineConfig, ledger: Ledger, compute: Compute, fault: FaultPlan | None = None) -> None:
-        self._config, self._ledger, self._compute = config, ledger, compute
+        self._config, self._ledger, self._attempts = config, ledger, Attempts(ledger, compute)
         self._requests = RequestTable(config, ledger)
         self._cache = make_cache(config, ledger, fault)
         self._queue = WaitQueue(ledger, laned=config.quotas is not None)
         self._deadlines = Deadlines(config, ledger, self._requests)
         self._intake = Intake(config, ledger, requests=self._requests, queue=self._queue, deadlines=self._deadlines)
         self._ending = Ending(ledger, self._requests, self._cache)
-        self.compute_lost = False
-        """Whether the compute has said that it can do no further step: all requests have ended, none is taken."""
         self._scheduler = Scheduler(
             config,
             ledger,
@@ -66,6 +61,7 @@ class EngineLoop:
         self._prefill = PrefillPace(ledger)
         self._pricing = Pricing(config, ledger)
         self._take_handles()
+        self._execute = self._attempts.execute
 
     def _take_handles(self) -> None:
         stats = self._ledger.stats
@@ -82,6 +78,11 @@ class EngineLoop:
     def cache(self) -> KvCache:
         """The engine's blocks, for whoever counts beside the ledger."""
         return self._cache
+
+    @property
+    def compute_lost(self) -> bool:
+        """Whether the compute has said that it can do no further step: all requests have ended, none is taken."""
+        return self._attempts.lost
 
     @property
     def has_work(self) -> bool:
@@ -215,24 +216,6 @@ class EngineLoop:
             group = np.array([slot], np.int32)
             self._ending.end(group, FinishReason.RUN_TIMEOUT, release=ReleaseCause.TIMEOUT, since_ns=due_ns)
         self._scheduler.drop_ended()
-
-    def _execute(self, batch: Batch) -> I32 | FinishReason:
-        """The samples of a batch, or how its requests end if the compute fails."""
-        try:
-            sampled = self._compute.execute(batch)
-            if sampled.shape != batch.sample_slots.shape:
-                raise ValueError(f"{sampled.shape} tokens for {batch.sample_slots.shape} samples")
-        except MemoryError:
-            logger.exception("step=%d rows=%d end=out_of_memory", self._ledger.seq, len(batch.slots))
-            return FinishReason.OUT_OF_MEMORY
-        except ComputeLost:
-            logger.exception("step=%d rows=%d end=engine_error compute=lost", self._ledger.seq, len(batch.slots))
-            self.compute_lost = True
-            return FinishReason.ENGINE_ERROR
-        except Exception:
-            logger.exception("step=%d rows=%d end=engine_error", self._ledger.seq, len(batch.slots))
-            return FinishReason.ENGINE_ERROR
-        return sampled
 
     def _apply(self, batch: Batch, sampled: I32 | FinishReason | None) -> None:
         if isinstance(sampled, np.ndarray):

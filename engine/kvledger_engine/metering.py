@@ -73,15 +73,11 @@ class Metering:
         self._attached_ns[slot] = self._ledger.now_ns
         self._references[slot] = references
 
-    def references(self, slot: int) -> int:
-        """How many references the slot took as it began and has not given back."""
-        return self._references.item(slot)
-
     def given_back(self, began_ns: int, slot: int, blocks: int) -> None:
         """The slot has given so many blocks back since `began_ns`; those it found as it began are sharing's part."""
-        part = min(1.0, self._references.item(slot) / max(blocks, 1))
-        self._references[slot] = 0
-        self.shared(began_ns, Price.REFERENCE, slot, part=part)
+        if found := self._references.item(slot):
+            self._references[slot] = 0
+            self.shared(began_ns, Price.REFERENCE, slot, part=min(1.0, found / max(blocks, 1)))
 
     def first_blocks(self, slots: Ids) -> None:
         """The slots hold blocks and never did before."""

@@ -20,12 +20,11 @@ from kvledger_engine.fairshare import FairShare
 from kvledger_engine.giveway import GiveWay
 from kvledger_engine.lanes import Lane
 from kvledger_engine.quotas import ClassPolicy
+from kvledger_engine.refusals import Refusals
 from kvledger_engine.reuse import ReuseWindow
 from kvledger_engine.turns import count_passes, in_turn
-from kvledger_engine.visit import Refusal, Visit
+from kvledger_engine.visit import Visit
 
-LOOK_AGAIN_STEPS = 16
-"""A head that was turned away is looked up again after so many schedules: its prefix may be cached by now."""
 _ENGINE_WIDE = (WaitCause.BATCH_SLOTS, WaitCause.TOKEN_BUDGET, WaitCause.POOL)
 """What stops the lanes behind, too: nobody passes a head for which there is no room yet."""
 
@@ -48,13 +47,12 @@ class SharedAdmission(Admission):
         self._give_way = GiveWay(
             self._ledger, budgets=budgets, cache=self._cache, room=self._room, running=self._running
         )
-        self._refusals: dict[int, Refusal] = {}
+        self._refusals = Refusals(self._slots.serial)
         self._reuse = ReuseWindow(ledger, self._cached_tokens)
-        self._schedule = 0
 
     def admit(self, rows: Rows, *, shut: bool) -> Rows:
         """The rows of the step with those of prompts that were admitted; `shut` after a preemption in this step."""
-        self._schedule += 1
+        self._refusals.begin_schedule()
         waiting = self._queue.requests_by_tenant > 0
         if not waiting.any():
             self._fair.look(self._budgets.held > 0, self._budgets.held)
@@ -142,8 +140,8 @@ class SharedAdmission(Admission):
     def _own_cause(self, lane: Lane, visit: Visit) -> WaitCause | None:
         if visit.class_left[lane.kind] <= 0:
             return WaitCause.CLASS_BUDGET
-        refusal = self._refusals.get(lane.number)
-        if refusal is not None and refusal.serial == self._head_serial(lane):
+        refusal = self._refusals.of(lane)
+        if refusal is not None:
             if refusal.cause is WaitCause.TENANT_QUOTA and visit.standing.room(lane.column)[0] <= refusal.room[0]:
                 return WaitCause.TENANT_QUOTA
             return None
@@ -239,20 +237,11 @@ class SharedAdmission(Admission):
 
     def _refused_before(self, lane: Lane, visit: Visit) -> WaitCause | None:
         """The cause for which a lane was turned away lately, if its head is the same and there is no more room."""
-        before = self._refusals.get(lane.number)
-        if before is None or before.serial != self._head_serial(lane) or not len(self._running):
-            return None
-        own, lent = visit.standing.room(lane.column)
-        stale = self._schedule - before.schedule >= LOOK_AGAIN_STEPS
-        return None if stale or own > before.room[0] or lent > before.room[1] else before.cause
+        return self._refusals.still_holds(lane, visit.standing.room(lane.column)) if len(self._running) else None
 
     def _turn_away(self, lane: Lane, cause: WaitCause, visit: Visit) -> WaitCause | None:
         if not len(self._running):
             self._end_hopeless(lane.head.item(0))
             return None
-        room = visit.standing.room(lane.column)
-        self._refusals[lane.number] = Refusal(self._head_serial(lane), room, cause, self._schedule)
+        self._refusals.note(lane, cause, visit.standing.room(lane.column))
         return cause
-
-    def _head_serial(self, lane: Lane) -> int:
-        return self._slots.serial.item(lane.head.item(0))

@@ -1,4 +1,4 @@
-"""What one schedule's admission knows: rows so far, what is left, what lanes wait for, and who was turned away before.
+"""What one schedule's admission knows: rows so far, what is left, and what lanes wait for.
 
 Data; decides nothing.
 """
@@ -33,13 +33,3 @@ class Visit:
         self.admitted.append(row)
         self.budget -= row[2]
         self.class_left[lane.kind] -= row[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a head was turned away, with how much room there was then, and when."""
-
-    serial: int
-    room: tuple[float, float]
-    cause: WaitCause
-    schedule: int

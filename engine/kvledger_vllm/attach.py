@@ -66,8 +66,11 @@ class Instrument:
     stop: Callable[[], None] | None = None
 
     def await_applied(self, seconds: float = PATIENCE_SECONDS) -> bool:
-        """Wait until the ledger says everything that was published; False where it does not."""
-        return self.mirror is not None and self.mirror.await_applied(seconds)
+        """Wait until the ledger says everything that has happened; False where it does not. In the engine's thread."""
+        if self.mirror is None or self.tap is None:
+            return False
+        self.switch.run(self.tap.tell)
+        return self.mirror.await_applied(seconds)
 
 
 def attach(scheduler: Any, settings: Settings) -> Instrument:
@@ -80,7 +83,7 @@ def attach(scheduler: Any, settings: Settings) -> Instrument:
         limits = limits_of(scheduler, settings)
         instrument.ledger = ledger = Ledger.create(settings.directory, limits, allow_disk=settings.allow_disk)
         instrument.switch.watch(ledger)
-        sender, notes = Sender.create(), Notes()
+        sender, notes = Sender.create(blocks=limits.capacity_blocks), Notes()
         instrument.mirror = mirror = Companion(ledger, sender)
         instrument.switch.on_failure(lambda: mirror.end(0))
         instrument.tap = tap = Tap(scheduler, notes, sender, mirror.ended)

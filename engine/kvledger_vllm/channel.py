@@ -18,6 +18,8 @@ from kvledger_vllm import kernel
 
 CHANNEL_BYTES = 16 << 20
 """Room for what a mirror that stands still has not read."""
+_BYTES_A_BLOCK = 16
+"""Room for a statement of a whole pool and the tables that name its blocks, some 5 bytes for each time."""
 _HEAD_BYTES, _FRAME = 4096, struct.Struct("<II")
 _WRITTEN, _READ, _ASLEEP, _SENT, _APPLIED, _WANTED, _BASE = range(7)
 _SKIP = _MOST = 0xFFFFFFFF
@@ -35,9 +37,12 @@ class Channel:
         self._data, self.size = memoryview(self._map)[_HEAD_BYTES:], size - _HEAD_BYTES
 
     @classmethod
-    def create(cls, size: int | None = None) -> Self:
-        """Both descriptors are closed in children that are not meant to have them."""
-        memory = kernel.memory(_HEAD_BYTES + (size or CHANNEL_BYTES))
+    def create(cls, size: int | None = None, *, blocks: int = 0) -> Self:
+        """A ring of so many bytes, or with room to tell of a pool of so many blocks: what was never used takes none.
+
+        Both descriptors are closed in children that are not meant to have them.
+        """
+        memory = kernel.memory(_HEAD_BYTES + (size or max(CHANNEL_BYTES, _BYTES_A_BLOCK * blocks)))
         return cls(memory, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def close(self) -> None:
@@ -104,26 +109,32 @@ class Sender(Channel):
 class Receiver(Channel):
     """The reader's end."""
 
+    def __init__(self, memory: int, bell: int) -> None:
+        super().__init__(memory, bell)
+        self._at, self._taken = self._words[_READ], self._words[_APPLIED]
+
     def take(self) -> bytes | None:
-        """The next message, None where there is none yet. It keeps its room until `done`."""
+        """The next message, None where there is none yet. Those that were taken keep their room until `done`."""
         words, data, size = self._words, self._data, self.size
-        while (read := words[_READ]) < words[_WRITTEN]:
+        while (read := self._at) < words[_WRITTEN]:
             at = (read - words[_BASE]) % size
             if size - at < _FRAME.size:
-                words[_READ] = read + size - at
+                self._at = read + size - at
                 continue
             length, checksum = _FRAME.unpack_from(data, at)
             if length == _SKIP:
-                words[_READ] = read + size - at
+                self._at = read + size - at
                 continue
             message = bytes(data[at + _FRAME.size : at + _FRAME.size + length])
-            return message if zlib.crc32(message, words[_APPLIED] & _MOST) == checksum else None
+            if zlib.crc32(message, self._taken & _MOST) != checksum:
+                return None
+            self._at, self._taken = read + _FRAME.size + length, self._taken + 1
+            return message
         return None
 
-    def done(self, message: bytes) -> None:
-        """The message that was taken is in the ledger."""
-        self._words[_READ] += _FRAME.size + len(message)
-        self._words[_APPLIED] += 1
+    def done(self) -> None:
+        """Every message that was taken is in the ledger."""
+        self._words[_READ], self._words[_APPLIED] = self._at, self._taken
 
     def want_all(self) -> None:
         """Ask for a statement of everything."""

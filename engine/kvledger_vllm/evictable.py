@@ -5,7 +5,7 @@ Owns `evict.ring`, `block.evict_ticket` and their three control words. Blocks mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class Evictable:
         held: bool = self._tickets[block] > _NO_TICKET
         return held
 
-    def take(self, blocks: Sequence[int]) -> None:
+    def take(self, blocks: Iterable[int]) -> None:
         """Take those of the blocks out that are in the order."""
         tickets, taken = self._tickets, 0
         for block in blocks:

@@ -6,7 +6,7 @@ Owns how tables, ownership, block-seconds and the slots' block fields act togeth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -69,6 +69,10 @@ class Holdings:
     def held(self, slot: int) -> int:
         """Blocks in all tables of a slot."""
         return sum(table.length(slot) for table in self._tables)
+
+    def last(self, slot: int) -> int:
+        """The last block of a slot's first table, -1 where it is empty."""
+        return self._tables[0].last(slot)
 
     # -- what changed ---------------------------------------------------------------------------------------------
 
@@ -139,6 +143,19 @@ class Holdings:
             slots.share_base[slot] += self._mirror.clocks.total(blocks)
             self._tables[group].extend(slot, blocks)
             self._note_peak(slot)
+
+    def lengthen(self, behind: Mapping[int, list[int]]) -> None:
+        """Put newly taken blocks behind tables that are not empty, by slot: they belong to it, and it pays for them."""
+        ledger, table, peaks = self._ledger, self._tables[0], self._slots.peak_blocks
+        slots, blocks = ledger.slots, np.fromiter(chain(*behind.values()), np.intp)
+        of = np.repeat(np.fromiter(behind, np.intp), list(map(len, behind.values())))
+        ledger.stamp(blocks)
+        slots.changed_seq[of] = ledger.seq_value
+        ledger.blocks.owner[blocks], ledger.blocks.tenant[blocks] = slots.serial[of], slots.tenant[of]
+        ledger.blocks.group[blocks] = 0
+        for slot, new in behind.items():
+            table.extend(slot, new)
+            peaks[slot] = max(peaks[slot], table.length(slot))
 
     def _own(self, slot: int, blocks: list[int], group: int) -> None:
         """Blocks that became active are charged to whose table they are in; new ones belong to that request."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +29,14 @@ class Latencies:
         for slot in slots[first].tolist():
             self._first_token(slot)
         last[slots] = now
+
+    def went_on_in_step(self, slots: NDArray[np.intp], times_ns: list[int]) -> None:
+        """Distinct requests that have a token got one each at each of some times, in nanoseconds."""
+        last = self._slots.last_token_ns
+        self._gap.observe_many((times_ns[0] - last[slots]) / _NS_PER_SECOND)
+        for before, now in pairwise(times_ns):
+            self._gap.observe((now - before) / _NS_PER_SECOND, len(slots))
+        last[slots] = times_ns[-1]
 
     def one_went_on(self, slot: int, tokens: int, *, first: bool) -> None:
         """A request got that many tokens at once."""

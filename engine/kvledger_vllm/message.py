@@ -5,6 +5,7 @@ No token and no text of a request is ever in one. Ledger numbers of blocks, CLOC
 
 from __future__ import annotations
 
+from marshal import loads
 from typing import Any, NamedTuple
 
 SCHEDULE, UPDATE, OTHER, CLOSE = range(4)
@@ -40,6 +41,25 @@ class Message(NamedTuple):
     stretch: tuple[int, list[int]] | None
     """First block, and the codes of it and those behind it: for comparison."""
     proof: list[Any] | None
-    """Of a few running requests id, tokens computed, tokens generated, last block (-1: not told): for comparison."""
+    """Now and then, to be compared: of a few running requests id, tokens computed and generated, last block (-1: not
+    told)."""
     rare: dict[str, Any] | None
     """By name, what happens seldom; see `rare.Rare`."""
+    update: tuple[int, ...] | None = None
+    """The update right before this, if each request of its step got one token and nothing else happened: when it began,
+    ended and was read, `tapped_ns`, `running` and `free` then, and the step."""
+
+
+def quiet_update(said: tuple[int, ...]) -> Message:
+    """What `Message.update` says, as a message of its own."""
+    began_ns, ended_ns, now_ns, tapped_ns, running, free, step = said
+    return Message(
+        UPDATE, began_ns, ended_ns, now_ns, tapped_ns, False, running, free, 0, [], [], None, step, None, None,
+        None, None,
+    )  # fmt: skip
+
+
+def unpacked(packed: bytes) -> list[Message]:
+    """The messages that one packed one is, in order. Raises `TypeError` or `ValueError` on something else."""
+    message = Message(*loads(packed))
+    return [message] if message.update is None else [quiet_update(message.update), message]

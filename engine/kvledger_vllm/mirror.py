@@ -7,7 +7,7 @@ not counted. Owns `block.ref_count`, `block.state`, the lists, and the counts of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -50,8 +50,11 @@ class Mirror:
         self.begun: set[int] = set()
         """Blocks that became active in this publication: whose table they are in pays for them."""
 
-    def differing(self, first: int, codes: list[int]) -> list[int]:
-        """Rows of those blocks of a stretch whose count, place, or being cached is not what the ledger says."""
+    def differing(self, first: int, codes: list[int], *, unchanged: bool = False) -> list[int]:
+        """Rows of those blocks of a stretch whose count, place, or being cached is not what the ledger says.
+
+        `unchanged`: but for those that changed in this publication, maybe after they were read.
+        """
         said = np.array(codes, np.int32)
         rows, references = slice(first, first + len(codes)), said >> 2
         queued = (said & QUEUED) > 0
@@ -59,6 +62,8 @@ class Mirror:
         differs = references != self._blocks.ref_count[rows]
         differs |= cached != (self._blocks.state[rows] == _CACHED)
         differs |= (queued & ~cached) != self.free.listed(rows)
+        if unchanged:
+            differs &= self._blocks.changed_seq[rows] != self._ledger.seq_value
         found: list[int] = []
         for row in np.flatnonzero(differs).tolist():
             found += (first + row, codes[row])
@@ -133,6 +138,19 @@ class Mirror:
             self._charge(charged)
             self.begun.clear()
         self._values[self._active_gauge] += active
+        self.count()
+
+    def take(self, taken: Mapping[int, int]) -> None:
+        """Blocks that nobody held were allocated, each at its time, in nanoseconds, stamped and in a table since."""
+        blocks, columns = np.fromiter(taken, np.intp, len(taken)), self._blocks
+        since_ns = np.fromiter(taken.values(), np.int64, len(taken))
+        columns.share_clock[blocks], columns.share_since_ns[blocks] = 0.0, since_ns
+        columns.allocated_ns[blocks], columns.filled_tokens[blocks] = since_ns, 0
+        columns.ref_count[blocks], columns.state[blocks] = 1, _ACTIVE
+        self.free.take([block for block in taken if self.free.has(block)])
+        self._evictable.take(taken)
+        self._ledger.charge_since(columns.tenant[blocks], since_ns)
+        self._values[self._active_gauge] += len(blocks)
         self.count()
 
     def _charge(self, blocks_of: dict[int, int]) -> None:

@@ -7,21 +7,20 @@ vLLM's, and goes on as long as there is something to apply, whatever becomes of 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
-from marshal import loads
 
 from kvledger.adoption import adopt
-from kvledger.layout import CONTROL_INDEX
 from kvledger_vllm import kernel
 from kvledger_vllm.channel import Receiver
 from kvledger_vllm.geometry import limits_from
-from kvledger_vllm.message import CLOSE, Message
+from kvledger_vllm.message import CLOSE, unpacked
+from kvledger_vllm.messageclock import MessageClock
 from kvledger_vllm.publication import Publisher
 
 _NAP_SECONDS = 0.1
@@ -31,29 +30,9 @@ _AWAKE_NAPS, _LOOK_SECONDS = 2, 0.2
 _NICE = 5
 
 
-class MessageClock:
-    """The ledger clock of a mirror: the time of the message that is being applied."""
-
-    virtual = False
-
-    def __init__(self, now_ns: int) -> None:
-        self._now_ns = now_ns
-
-    def set(self, now_ns: int) -> None:
-        """CLOCK_MONOTONIC nanoseconds."""
-        self._now_ns = now_ns
-
-    def now_ns(self) -> int:
-        """The message's time."""
-        return self._now_ns
-
-    def wall_ns(self) -> int:
-        """The wall clock at the message's time."""
-        return time.time_ns() - time.monotonic_ns() + self._now_ns
-
-
-def messages(receiver: Receiver, core: int) -> Iterator[bytes]:
-    """Each message, those that came in a nap in a row, until the process of pidfd `core` has ended and none is left.
+def messages(receiver: Receiver, core: int) -> Iterator[bytes | None]:
+    """Each message, those that came in a nap in a row and None behind them, until the process of pidfd `core` has ended
+    and none is left.
 
     Sleeps when none has come for some naps; the bell ends either.
     """
@@ -62,6 +41,7 @@ def messages(receiver: Receiver, core: int) -> Iterator[bytes]:
         while (message := receiver.take()) is not None:
             yield message
             naps = 0
+        yield None
         if naps < _AWAKE_NAPS:
             naps += 1
             receiver.nap(core, _NAP_SECONDS)
@@ -69,11 +49,35 @@ def messages(receiver: Receiver, core: int) -> Iterator[bytes]:
         ended = kernel.ready(0, core)
         receiver.asleep(True)
         # Once more: a message may have been written before the word was.
-        if receiver.take() is None:
+        message = receiver.take()
+        if message is None:
             if ended:
                 return
             receiver.nap(core, _LOOK_SECONDS)
         receiver.asleep(False)
+        if message is not None:
+            yield message
+            naps = 0
+
+
+def apply(receiver: Receiver, publisher: Publisher, core: int) -> None:
+    """Apply messages until the core closes the channel or ends; those that only go on, a row of them at a time."""
+    for packed in messages(receiver, core):
+        gathered = False
+        for message in () if packed is None else unpacked(packed):
+            gathered = publisher.gather(message)
+            if gathered:
+                continue
+            publisher.settle()
+            if message.kind == CLOSE:
+                publisher.close(message)
+            elif not publisher.publish(message):
+                receiver.want_all()
+        if not gathered:
+            publisher.settle()
+            receiver.done()
+        if publisher.closed:
+            return
 
 
 def main(arguments: list[str]) -> int:
@@ -89,19 +93,9 @@ def main(arguments: list[str]) -> int:
     descriptor, memory, bell, core, began_ns = map(int, arguments[:5])
     clock = MessageClock(began_ns)
     ledger = adopt(descriptor, limits_from(arguments[5]), clock)
+    gc.freeze()  # what is there now stays, and need not be looked through again and again
     try:
-        publisher, receiver = Publisher(ledger), Receiver(memory, bell)
-        for packed in messages(receiver, core):
-            message = Message(*loads(packed))
-            clock.set(message.now_ns)
-            if message.kind == CLOSE:
-                ledger.publish_now()
-                ledger.control[CONTROL_INDEX["closed"]] = bool((message.rare or {}).get("clean"))
-                receiver.done(packed)
-                return 0
-            if not publisher.publish(message):
-                receiver.want_all()
-            receiver.done(packed)
+        apply(Receiver(memory, bell), Publisher(ledger, clock), core)
     except Exception as error:
         ledger.instrument_failed(f"{type(error).__name__}: {error}")
         logging.getLogger("vllm.kvledger").exception("the mirror failed")

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvledger.layout import CONTROL_INDEX
 from kvledger.writer import Ledger
 from kvledger_vllm.cells import Cells
 from kvledger_vllm.holdings import Holdings, Plan
 from kvledger_vllm.lifecycle import Lifecycle
 from kvledger_vllm.message import SCHEDULE, UPDATE, Message
+from kvledger_vllm.messageclock import MessageClock
 from kvledger_vllm.mirror import Change, Mirror
 from kvledger_vllm.pins import Pins
 from kvledger_vllm.requests import Requests
+from kvledger_vllm.row import Row
 from kvledger_vllm.scan import RollingScan
 from kvledger_vllm.steps import Steps
 from kvledger_vllm.tokens import Tokens
@@ -24,8 +27,9 @@ from kvledger_vllm.tokens import Tokens
 class Publisher:
     """The mirror of one scheduler: everything of its ledger, changed in publications."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._slots, self._values = ledger, Cells(ledger.slots), ledger.stats.values
+    def __init__(self, ledger: Ledger, clock: MessageClock) -> None:
+        self._ledger, self._clock = ledger, clock
+        self._slots, self._values = Cells(ledger.slots), ledger.stats.values
         self._requests = Requests(ledger, reserve=ledger.limits.max_num_seqs)
         self._mirror = Mirror(ledger)
         self._holdings = Holdings(ledger, self._requests, self._mirror, len(ledger.limits.groups))
@@ -35,10 +39,47 @@ class Publisher:
         stats = ledger.stats
         self._running, self._waiting = stats.gauge("running"), stats.gauge("waiting")
         self._evictions = stats.counter("evictions_total")
+        self.closed = False
+        """Nothing more is to come."""
+        self._row = Row(ledger, self._requests, self._mirror, self._holdings, self._tokens)
+
+    def gather(self, message: Message) -> bool:
+        """Whether a message only goes on, and waits now for `settle`: no other may be published before that."""
+        return not self._lifecycle.waiting and self._row.add(message)
+
+    def settle(self) -> None:
+        """Publish the messages that were gathered, all at once."""
+        row = self._row
+        if not row.messages:
+            return
+        last = row.messages[-1]
+        self._clock.set(last.now_ns)
+        self._ledger.begin()
+        self._mirror.queued = last.free
+        row.apply()
+        for message in row.messages:
+            self._steps.published(message.tapped_ns)
+            if message.kind == SCHEDULE:
+                self._steps.scheduled(message.began_ns, message.ended_ns)
+            else:
+                self._steps.updated(message.began_ns, message.ended_ns)
+            self._values[self._evictions] += message.evictions
+            self._compare(message, unchanged=True)
+        self._values[self._running] = last.running
+        self._ledger.end()
+        row.clear()
+
+    def close(self, message: Message) -> None:
+        """Publish for the last time, and say whether the core ends as it was asked to."""
+        self._clock.set(message.now_ns)
+        self._ledger.publish_now()
+        self._ledger.control[CONTROL_INDEX["closed"]] = bool((message.rare or {}).get("clean"))
+        self.closed = True
 
     def publish(self, message: Message) -> bool:
-        """Publish one message; the ledger's clock says its time. False where everything has to be told anew."""
+        """Publish one message, with nothing gathered before it. False where everything has to be told anew."""
         rare = message.rare or {}
+        self._clock.set(message.now_ns)
         self._ledger.begin()
         self._lifecycle.arrive(rare)
         plan = self._holdings.plan(message)
@@ -78,8 +119,7 @@ class Publisher:
             mirror.count()
         self._pins.sync(rare, self._serial_of)
         # Only now: what was noted must be in the ledger before anything counts as changed behind the hooks.
-        if wrong := self._scan.differing(message.stretch):
-            self._apply(mirror.look(wrong, [], []), Plan())
+        self._compare(message, unchanged=False)
         released = {slot: len(blocks) for slot, blocks in plan.cleared.items()}
         self._lifecycle.preempt(rare, released)
         return released
@@ -94,6 +134,10 @@ class Publisher:
         mirror.allocate(change)
         self._holdings.extend(plan)
         mirror.end(change)
+
+    def _compare(self, message: Message, *, unchanged: bool) -> None:
+        if wrong := self._scan.differing(message.stretch, unchanged=unchanged):
+            self._apply(self._mirror.look(wrong, [], []), Plan())
 
     def _serial_of(self, request_id: str) -> int:
         slot = self._requests.slot_of.get(request_id)

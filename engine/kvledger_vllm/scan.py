@@ -23,11 +23,11 @@ class RollingScan:
     def __init__(self, ledger: Ledger, mirror: Mirror) -> None:
         self._ledger, self._mirror, self._logged = ledger, mirror, 0
 
-    def differing(self, stretch: tuple[int, list[int]] | None) -> list[int]:
-        """Rows of the blocks of a stretch that differ from the ledger."""
+    def differing(self, stretch: tuple[int, list[int]] | None, *, unchanged: bool) -> list[int]:
+        """Rows of the blocks of a stretch that differ from the ledger; `unchanged` as `Mirror.differing` has it."""
         if stretch is None:
             return []
-        rows = self._mirror.differing(*stretch)
+        rows = self._mirror.differing(*stretch, unchanged=unchanged)
         if rows:
             self.corrected(len(rows) // 2, f"block(s) changed by no way it hooks, first vLLM block {rows[0] + 1}")
         return rows

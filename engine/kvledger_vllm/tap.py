@@ -12,10 +12,12 @@ from itertools import compress
 from marshal import dumps
 from typing import Any
 
+from kvledger_vllm.causes import is_paused
 from kvledger_vllm.channel import Sender
 from kvledger_vllm.errors import InstrumentError
-from kvledger_vllm.message import CLOSE, SCHEDULE, UPDATE, Message
+from kvledger_vllm.message import CLOSE, SCHEDULE, UPDATE, Message, quiet_update
 from kvledger_vllm.notes import Notes
+from kvledger_vllm.proof import Proof
 from kvledger_vllm.rare import Rare
 from kvledger_vllm.reading import codes_of
 from kvledger_vllm.stretch import Stretch
@@ -23,7 +25,6 @@ from kvledger_vllm.stretch import Stretch
 _now = time.monotonic_ns
 _MARSHAL_VERSION = 2  # by later ones each object is looked for among all that were packed before it
 _MOST_IN_FLIGHT = 64
-_PROVED = 4
 
 
 class Tap:
@@ -40,11 +41,13 @@ class Tap:
         # Tables of full attention only grow. With others a request's tables are told as a whole.
         grow = len(managers) == 1 and type(managers[0]).__name__ == "FullAttentionManager"
         self._tables = managers[0].req_to_blocks if grow else None
+        self.proof = Proof(scheduler, self._tables)
         self._queue = manager.block_pool.free_block_queue
         self.rare, self.stretch = Rare(scheduler, notes), Stretch(manager.block_pool.blocks)
         self._last: Any = None
         self._steps: deque[tuple[Any, int]] = deque(maxlen=_MOST_IN_FLIGHT)
-        self._step = self._tapped_ns = self._answered = self._next_proof = 0
+        self._step = self._tapped_ns = self._answered = 0
+        self._withheld: tuple[int, ...] | None = None
         # Where a step may give a request more than one token, or take some back, each is asked how many it has.
         self._one_each = (
             not getattr(scheduler, "num_spec_tokens", 0)
@@ -64,7 +67,7 @@ class Tap:
         outputs: Any = None,
         computed: Any = None,
     ) -> None:
-        """Say what an entry point has changed.
+        """Say what an entry point has changed; with the next message where that can only be a token for each request.
 
         `output` is the scheduler output of a schedule or an update, `outputs` what an update hands out to clients,
         `computed` the model's output. Raises `InstrumentError` where the mirror has ended or does not keep up.
@@ -84,7 +87,7 @@ class Tap:
             if scheduled:
                 self._step = step = self._step + 1
                 self._steps.append((output, step))
-            grown, proof = self._grown(output.scheduled_cached_reqs), self._proof()
+            grown = self._grown(output.scheduled_cached_reqs)
             quiet = quiet and not (
                 output.scheduled_new_reqs
                 or output.scheduled_cached_reqs.resumed_req_ids
@@ -95,25 +98,39 @@ class Tap:
         else:
             quiet = False
         fresh = notes.fresh
+        if kind == UPDATE and quiet and step and tokens is None and not fresh and self._may_wait():
+            self.sent_ns = now = _now()
+            running, free = len(scheduler.running), self._queue.num_free_blocks
+            self._withheld = began_ns, ended_ns, now, self._tapped_ns, running, free, step
+            self._tapped_ns = _now() - ended_ns
+            return
         blocks, codes = [block.block_id for block in fresh], codes_of(fresh)
         rare = None if quiet else self.rare.collect(kind, output, throttled)
         self.sent_ns = now = _now()
-        # An engine that has nothing to do may say nothing more for hours.
-        idle = not scheduler.has_requests()
+        # An engine that has nothing to do may say nothing more for hours. One that has scheduled something has.
+        idle = not (kind == SCHEDULE and step) and not scheduler.has_requests()
         if why := self._ended(now, surely=idle):
             raise InstrumentError(f"the mirror ended {why}")
         if kind != UPDATE:
             stretch = self.stretch.due(now)
+        if kind == SCHEDULE:
+            proof = self.proof.due(now)
         self._send(
             (
                 kind, began_ns, ended_ns, now, self._tapped_ns, idle, len(scheduler.running),
                 self._queue.num_free_blocks, evictions, blocks, codes, grown, step, tokens, stretch, proof, rare,
+                self._withheld,
             )
         )  # fmt: skip
         if fresh:
             fresh.clear()
         notes.evictions = 0
         self._tapped_ns = _now() - ended_ns
+
+    def tell(self) -> None:
+        """Say now what would be said with the next message. Raises `InstrumentError` as `publish` does."""
+        if self._withheld is not None:
+            self._send(tuple(quiet_update(self._withheld)))
 
     @property
     def sent(self) -> int:
@@ -127,11 +144,22 @@ class Tap:
         """
         now = _now()
         last = Message(CLOSE, now, now, now, 0, True, 0, 0, 0, [], [], None, 0, None, None, None, {"clean": clean})
-        self._send(tuple(last))
+        self._send(tuple(last._replace(update=self._withheld)))
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        if not self._sender.send(dumps(message, _MARSHAL_VERSION)):
-            raise InstrumentError(f"the mirror did not keep up: {self._sender.size:,} bytes are waiting for it")
+        packed, size = dumps(message, _MARSHAL_VERSION), self._sender.size
+        if not self._sender.send(packed):
+            if len(packed) > size // 2:
+                raise InstrumentError(
+                    f"a statement of {len(packed):,} bytes has no room in a ring of {size:,}: restart vLLM, which has "
+                    "nothing but its pool to tell of then"
+                )
+            raise InstrumentError(f"the mirror did not keep up: {size:,} bytes are waiting for it")
+        self._withheld = None
+
+    def _may_wait(self) -> bool:
+        """Whether a schedule is sure to follow, which tells of this: an engine that may stand still tells at once."""
+        return self._withheld is None and bool(self._scheduler.running) and not is_paused(self._scheduler)
 
     def _grown(self, cached: Any) -> tuple[Any, ...] | None:
         tables, new = self._tables, cached.new_block_ids
@@ -167,16 +195,3 @@ class Tap:
             if (request := requests.get(request_id)) is not None:
                 told += (request_id, request.num_computed_tokens, request.num_output_tokens)
         return told
-
-    def _proof(self) -> list[Any]:
-        running, tables, at = self._scheduler.running, self._tables, self._next_proof
-        if at >= len(running):
-            at = 0
-        self._next_proof = at + _PROVED
-        proof: list[Any] = []
-        for request in running[at : at + _PROVED]:
-            request_id = request.request_id
-            table = tables.get(request_id) if tables is not None else None
-            last = table[-1].block_id - 1 if table else -1
-            proof += (request_id, request.num_computed_tokens, request.num_output_tokens, last)
-        return proof

@@ -19,7 +19,7 @@ from kvledger_vllm.requests import Requests
 from kvledger_vllm.scan import RollingScan
 
 Slots = NDArray[np.intp]
-_MOST_IN_FLIGHT = 64
+MOST_IN_FLIGHT = 64
 _NOBODY: Slots = np.zeros(0, np.intp)
 
 
@@ -29,8 +29,10 @@ class Tokens:
     def __init__(self, ledger: Ledger, requests: Requests, scan: RollingScan) -> None:
         self._ledger, self._slots, self._requests, self._scan = ledger, ledger.slots, requests, scan
         self._size = min(group.block_size_tokens for group in ledger.limits.groups)
-        self._members, self._counts = _NOBODY, np.zeros(0, np.int32)
-        self._steps: deque[tuple[int, Slots, NDArray[np.uint64]]] = deque(maxlen=_MOST_IN_FLIGHT)
+        self.members, self._counts = _NOBODY, np.zeros(0, np.int32)
+        self._count_of: dict[int, int] = {}
+        self.in_flight: deque[tuple[int, Slots, NDArray[np.uint64]]] = deque(maxlen=MOST_IN_FLIGHT)
+        """Step, slots of its requests, and their serials then, of every step whose output has not come."""
         self._latencies, stats = Latencies(ledger), ledger.stats
         self._values = stats.values
         self._generated, self._last_token = stats.counter("generation_tokens_total"), stats.gauge("last_token_ns")
@@ -38,13 +40,39 @@ class Tokens:
     def scheduled(self, message: Message) -> None:
         """A step was scheduled: how much its requests have computed, what is in flight included."""
         if message.tokens is not None:
-            self._members = np.array([self._requests.require(i) for i in message.tokens], np.intp)
+            self.members = np.array([self._requests.require(i) for i in message.tokens], np.intp)
             self._counts = np.array(list(message.tokens.values()), np.int32)
-        members = self._members
+            self._count_of = dict(zip(self.members.tolist(), message.tokens.values(), strict=True))
+        members = self.members
         if not message.step:
             return
-        self._steps.append((message.step, members, self._slots.serial[members]))
+        self.in_flight.append((message.step, members, self._slots.serial[members]))
         self._store_computed(members, self._slots.computed_tokens[members] + self._counts)
+
+    def count_of(self, slot: int) -> int:
+        """How many tokens a slot computes in a step that does as the last one did."""
+        return self._count_of.get(slot, 0)
+
+    def have_output(self) -> bool:
+        """Whether each request of the last schedule has generated a token."""
+        return bool(self._slots.output_tokens[self.members].all())
+
+    def went_on(self, scheduled: list[int], updated_ns: list[int]) -> None:
+        """Steps like the last one were scheduled, and of the oldest in flight outputs came, a token for each request.
+
+        All of these are of the requests of the last schedule, which have a token each and are there.
+        """
+        members, outputs, flying = self.members, len(updated_ns), self.in_flight
+        serials = self._slots.serial[members]
+        ahead = [*flying, *((step, members, serials) for step in scheduled)]
+        flying.clear()
+        flying.extend(ahead[outputs:])
+        self._store_computed(members, self._slots.computed_tokens[members] + self._counts * len(scheduled))
+        if outputs:
+            self._slots.output_tokens[members] += outputs
+            self._values[self._generated] += outputs * len(members)
+            self._latencies.went_on_in_step(members, updated_ns)
+            self._values[self._last_token] = updated_ns[-1]
 
     def told(self, slot: int, computed: int, output: int) -> None:
         """A request that runs from now on: its own counts. A streaming session goes on with an output of its own."""
@@ -91,8 +119,8 @@ class Tokens:
 
     def _take(self, step: int) -> Slots:
         """Slots of those of a step's requests that are still there."""
-        while step and self._steps:
-            number, members, serials = self._steps.popleft()
+        while step and self.in_flight:
+            number, members, serials = self.in_flight.popleft()
             if number == step:
                 here: Slots = members[self._slots.serial[members] == serials]
                 return here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,48 @@ def test_what_cannot_be_answered_says_why(memory: Path, spawn: Spawn, path: str,
         got, document = await get(path)
         assert (got, document["error"]["code"]) == (status, code)
         assert document["error"]["message"]
+
+    served(AgentConfig(directory=memory), talk)
+
+
+WORDS = ("a:0", "a", "none", "", "..", "%00", "a%2F0", "é", "x" * 600, "a:0:0")
+DOCUMENTS = ("snapshot", "findings", "scorecard", "sharing", "waits", "requests", "blocks", "nothing", "")
+NAMES = ("state", "owner", "offset", "limit", "view", "window_seconds", "", "x", "%00")
+VALUES = (
+    *ODD_NUMBERS,
+    "",
+    "0",
+    "1",
+    "7.5",
+    "18446744073709551615",
+    "9" * 600,
+    "free",
+    "compact",
+    "page",
+    "%00",
+    "é",
+    "²",
+    "٣",
+)
+
+
+def test_whatever_is_asked_is_answered_as_data_or_as_an_error_with_code_and_message(memory: Path, spawn: Spawn) -> None:
+    spawn("tests.agent.children", "hold", memory, "a", 0)
+    draw = random.Random(11)
+
+    def asked() -> str:
+        query = "&".join(f"{draw.choice(NAMES)}={draw.choice(VALUES)}" for _ in range(draw.randint(0, 3)))
+        return f"/v1/engines/{draw.choice(WORDS)}/{draw.choice(DOCUMENTS)}?{query}"
+
+    async def talk(get: Get, agent: Agent) -> None:
+        statuses = set()
+        for path in (asked() for _ in range(600)):
+            status, document = await get(path)
+            assert isinstance(document, dict), (path, status, document)
+            assert status == 200 or {"code", "message"} == document["error"].keys(), path
+            assert status in (200, 400, 404), path
+            statuses.add(status)
+        assert statuses == {200, 400, 404}
 
     served(AgentConfig(directory=memory), talk)
 

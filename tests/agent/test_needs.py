@@ -13,10 +13,12 @@ from kvledger_agent.needs import blocks_of, blocks_of_group, longest_tokens
 SHAPE = HeadShape(kv_heads=1, head_dim=64)
 
 
-@given(st.integers(1, 64), st.integers(0, 300), st.integers(0, 5000))
-def test_blocks_of_a_group_are_the_slots_that_the_geometry_counts(size: int, window: int, tokens: int) -> None:
-    layers = LayerGroup(layers=1, shape=SHAPE, window_tokens=window or None)
-    group = Group(block_size_tokens=size, window_tokens=window)
+@given(st.integers(1, 64), st.integers(0, 300), st.integers(0, 200), st.integers(0, 5000))
+def test_blocks_of_a_group_are_the_slots_that_the_geometry_counts(
+    size: int, window: int, sinks: int, tokens: int
+) -> None:
+    layers = LayerGroup(layers=1, shape=SHAPE, window_tokens=window or None, sink_tokens=sinks)
+    group = Group(block_size_tokens=size, window_tokens=window, sink_tokens=sinks)
 
     held = int(blocks_of_group(group, np.array([tokens]))[0])
 

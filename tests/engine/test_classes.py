@@ -37,7 +37,7 @@ def watched(rig: Rig) -> list[Batch]:
         batches.append(batch)
         return execute(batch)
 
-    rig.loop._execute = watch  # type: ignore[method-assign]
+    rig.loop._execute = watch
     return batches
 
 

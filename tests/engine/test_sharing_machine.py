@@ -139,7 +139,7 @@ class SharingMachine(RuleBasedStateMachine):
             self.while_a_step_computes(batch)
             return execute(batch)
 
-        self.rig.loop._execute = look_and_execute  # type: ignore[method-assign,assignment]
+        self.rig.loop._execute = look_and_execute  # type: ignore[assignment]
         self.taken: list[NewRequest] = []
         self.cancelled: set[str] = set()
 

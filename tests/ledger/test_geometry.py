@@ -37,6 +37,11 @@ def grouped_query(
     return KvShape(groups=(LayerGroup(layers=layers, shape=HeadShape(kv_heads=kv_heads, head_dim=dim)),))
 
 
+def context_bytes(model: KvShape, context_tokens: int, block_size_tokens: int) -> int:
+    """Bytes that a context of this length holds."""
+    return sum(group.tokens_held(context_tokens, block_size_tokens) * group.bytes_per_token() for group in model.groups)
+
+
 LLAMA_8B = grouped_query(layers=32, kv_heads=8, hidden_size=4096, attention_heads=32)
 LLAMA_70B = grouped_query(layers=80, kv_heads=8, hidden_size=8192, attention_heads=64)
 QWEN2_7B = grouped_query(layers=28, kv_heads=4, hidden_size=3584, attention_heads=28)
@@ -70,7 +75,7 @@ def test_known_models_take_their_known_bytes_per_token(model: KvShape, expected_
 
 @pytest.mark.parametrize("block_size_tokens", [1, 16, 64])
 def test_windows_lower_gemma_2_9b_to_258_048_bytes_per_token_at_8k(block_size_tokens: int) -> None:
-    assert GEMMA_9B.context_bytes(8192, block_size_tokens=block_size_tokens) == 8192 * 258_048
+    assert context_bytes(GEMMA_9B, 8192, block_size_tokens) == 8192 * 258_048
 
 
 def test_an_explicit_head_dim_wins_over_hidden_size_over_heads() -> None:
@@ -199,8 +204,8 @@ def test_windows_never_cost_more_than_full_attention_and_nothing_until_filled(
 ) -> None:
     full = KvShape(groups=(LayerGroup(layers=4, shape=GEMMA_HEADS),))
     windowed = KvShape(groups=(LayerGroup(layers=4, shape=GEMMA_HEADS, window_tokens=window),))
-    ours = windowed.context_bytes(context, block_size_tokens=block)
-    theirs = full.context_bytes(context, block_size_tokens=block)
+    ours = context_bytes(windowed, context, block)
+    theirs = context_bytes(full, context, block)
     assert ours <= theirs
     if context <= window:
         assert ours == theirs
@@ -243,7 +248,7 @@ def test_the_default_reserve_is_never_zero_and_lowers_concurrency(budget: int, c
         (lambda: LayerGroup(layers=0, shape=GEMMA_HEADS), r"layers=0"),
         (lambda: LayerGroup(layers=1, shape=GEMMA_HEADS, window_tokens=0), r"window_tokens=0"),
         (lambda: KvShape(groups=()), r"at least one group"),
-        (lambda: LLAMA_8B.context_bytes(-1), r"context_tokens=-1"),
+        (lambda: LLAMA_8B.groups[0].tokens_held(-1), r"context_tokens=-1"),
         (lambda: resolve_head_dim(hidden_size=5000, attention_heads=64), r"state head_dim explicitly"),
         (lambda: default_reserve_bytes(0), r"budget_bytes=0"),
         (

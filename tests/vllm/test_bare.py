@@ -427,6 +427,8 @@ def test_a_table_that_changed_without_a_word_is_found_and_everything_told_anew(
         six_requests(mirror, 4)
         mirror.check("before")
         mirror.tables["r2"].reverse()
+        assert mirror.instrument.tap is not None
+        mirror.instrument.tap.proof.rest_ns = 0
         for _ in range(4):  # of four requests told of in each, and one in which all are
             mirror.bare.step()
             assert mirror.instrument.await_applied()

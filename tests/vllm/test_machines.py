@@ -32,8 +32,6 @@ SCRIPTS = ROOT / "deploy" / "fleet" / "vllm"
 HALVED = {"--data-parallel-size": "2", "--data-parallel-size-local": "1", "--data-parallel-start-rank": "1"}
 SMALL = ("--enforce-eager", "--block-size", "32", "--num-gpu-blocks-override", "65", "--max-model-len", "2048")
 STOP_SECONDS = 30.0
-FORKED = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
-"""Its command line spawns engine cores and coordinator otherwise: each imports all of vLLM again."""
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n"
 
 
@@ -57,7 +55,7 @@ def started(script: str, command: list[str], directory: Path, place: Path) -> su
     exported = dict(re.findall(r"^export (KVLEDGER_\w+)=(\S+)", (SCRIPTS / script).read_text(), re.M))
     assert set(exported) == {"KVLEDGER_DIR", "KVLEDGER_ENGINE"}
     paths = [place, ROOT / "engine", ROOT / "agent", ROOT]
-    environment = exported | {"KVLEDGER_DIR": str(directory), "PYTHONPATH": os.pathsep.join(map(str, paths))} | FORKED
+    environment = exported | {"KVLEDGER_DIR": str(directory), "PYTHONPATH": os.pathsep.join(map(str, paths))}
     with (place / f"{script}.log").open("wb") as log:
         return subprocess.Popen(command, env=environment_with(environment), stdout=log, stderr=log)
 

@@ -16,10 +16,10 @@ class Block:
 
 
 class Pool:
-    def __init__(self) -> None:
-        self.blocks = [Block(number) for number in range(BLOCKS)]
-        self.null_block, self.num_gpu_blocks = self.blocks[0], BLOCKS
-        self.free_block_queue = SimpleNamespace(num_free_blocks=BLOCKS - 1)
+    def __init__(self, blocks: int = BLOCKS) -> None:
+        self.blocks = [Block(number) for number in range(blocks)]
+        self.null_block, self.num_gpu_blocks = self.blocks[0], blocks
+        self.free_block_queue = SimpleNamespace(num_free_blocks=blocks - 1)
 
     def get_new_blocks(self, count: int) -> list[Block]:
         taken = [block for block in self.blocks[1:] if not block.ref_cnt][:count]
@@ -39,7 +39,7 @@ class Pool:
 
 
 class Scheduler:
-    def __init__(self) -> None:
+    def __init__(self, blocks: int = BLOCKS) -> None:
         self.requests: dict[str, Any] = {}
         self.running: list[Any] = []
         self.waiting: list[Any] = []
@@ -53,7 +53,7 @@ class Scheduler:
         self.kv_cache_config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(layer_names=["layer"])])
         group = SimpleNamespace(block_size=16, kv_cache_spec=SimpleNamespace(page_size_bytes=64), req_to_blocks={})
         self.kv_cache_manager = SimpleNamespace(
-            block_pool=Pool(),
+            block_pool=Pool(blocks),
             coordinator=SimpleNamespace(single_type_managers=(group,)),
             free=lambda request: None,
         )

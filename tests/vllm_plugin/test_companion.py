@@ -151,6 +151,33 @@ def test_a_mirror_that_does_not_keep_up_switches_the_instrument_off_and_blocks_n
     await_end(pid_of(instrument))
 
 
+def test_a_pool_whose_first_statement_is_larger_than_the_ring_has_a_larger_ring(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "CHANNEL_BYTES", 1 << 14)
+    scheduler = Scheduler(blocks=20_001)
+    instrument = attach(scheduler, Settings(directory=directory))
+    assert instrument.await_applied(), instrument.switch.why
+    assert instrument.switch.why == ""
+    assert sample_of(instrument).stats.whole("free_blocks") == 20_000
+    assert instrument.stop is not None
+    instrument.stop()
+
+
+def test_a_statement_that_has_no_room_is_named_with_its_size_and_what_to_do(
+    scheduler: Scheduler, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "CHANNEL_BYTES", 1 << 14)
+    instrument = attach(scheduler, Settings(directory=directory))
+    assert instrument.await_applied()
+    scheduler.add_request(Asked("r" * (1 << 15), 5))
+    assert instrument.switch.why.startswith("InstrumentError: a statement of 32,")
+    assert instrument.switch.why.endswith(
+        "bytes has no room in a ring of 16,384: restart vLLM, which has nothing but its pool to tell of then"
+    )
+    assert sample_of(instrument).instrument_failure == instrument.switch.why
+
+
 def test_an_error_of_the_mirrors_own_is_in_the_ledger_and_the_engines_log(
     instrument: Instrument, scheduler: Scheduler
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from marshal import loads
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,9 @@ from kvledger.limits import Group, Limits
 from kvledger.reader import Reader
 from kvledger.source import MemorySource
 from kvledger.writer import Ledger
-from kvledger_vllm.message import OTHER, SCHEDULE, UPDATE, Message
+from kvledger_vllm.message import OTHER, SCHEDULE, UPDATE, Message, unpacked
+from kvledger_vllm.messageclock import MessageClock
 from kvledger_vllm.notes import Notes
-from kvledger_vllm.process import MessageClock
 from kvledger_vllm.publication import Publisher
 from kvledger_vllm.tap import Tap
 from tests.vllm_plugin.fakes import BLOCKS, Scheduler
@@ -43,15 +42,19 @@ class Straight:
     size = 1 << 30
 
     def __init__(self, ledger: Ledger, clock: MessageClock) -> None:
-        self.wanted, self.messages = 0, list[Message]()
-        self._clock, self._publisher = clock, Publisher(ledger)
+        self.wanted = self.sent = 0
+        self.messages = list[Message]()
+        self._publisher = Publisher(ledger, clock)
 
     def send(self, packed: bytes) -> bool:
         """Apply it."""
-        message = Message(*loads(packed))
-        self.messages.append(message)
-        self._clock.set(message.now_ns)
-        self.wanted += not self._publisher.publish(message)
+        self.sent += 1
+        for message in unpacked(packed):
+            self.messages.append(message)
+            if self._publisher.gather(message):
+                self._publisher.settle()
+            else:
+                self.wanted += not self._publisher.publish(message)
         return True
 
 
@@ -72,6 +75,9 @@ class TokenRig:
         self.tap = Tap(self.scheduler, self.notes, self.channel, lambda _, surely: "")  # type: ignore[arg-type]
         self.reader = Reader.over(MemorySource(self.ledger.image))
         self._new: list[str] = []
+        self.at_once = True
+        """What may be said with the next message is said by itself."""
+        self.tap.proof.rest_ns = 0
         self.tap.rare.want_all()
         self._publish(OTHER)
 
@@ -137,6 +143,8 @@ class TokenRig:
     def _publish(self, kind: int, *said: Any) -> None:
         now = time.monotonic_ns()
         self.tap.publish(kind, now, now, *said)
+        if self.at_once:
+            self.tap.tell()
 
     def seen(self) -> Counts:
         """(computed, generated) of every request, as a reader of the ledger sees them."""

@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kvledger import catalog
+from kvledger.clock import NS_PER_SECOND
 from kvledger.families.family import Family, Kind, Scope
 from kvledger_agent import process
 from kvledger_agent.exporters.families import Answer
@@ -50,7 +51,7 @@ class ScrapeCollector(Collector):
         heartbeat_ns = observation.liveness.heartbeat_monotonic_ns
         if heartbeat_ns is None:
             return observation.liveness.heartbeat_age_seconds
-        return max(0.0, (self._now_ns - heartbeat_ns) / 1e9)
+        return max(0.0, (self._now_ns - heartbeat_ns) / NS_PER_SECOND)
 
 
 def metric_of(family: Family) -> Metric:
@@ -114,7 +115,7 @@ def _bound(value: float) -> str:
 
 
 def _age(source: SourceHealth, now_ns: int) -> float | None:
-    return None if source.last_good_ns is None else max(0.0, (now_ns - source.last_good_ns) / 1e9)
+    return None if source.last_good_ns is None else max(0.0, (now_ns - source.last_good_ns) / NS_PER_SECOND)
 
 
 _SOURCE: Mapping[str, Callable[[SourceHealth, int], float | None]] = {

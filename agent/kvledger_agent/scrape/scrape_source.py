@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger_agent.finding import Finding
 from kvledger_agent.fleet import INTERNAL_ERROR, SourceHealth
 from kvledger_agent.observation import Observation
@@ -160,7 +161,7 @@ class ScrapeSource:
         if error is not None and error != self._error:
             logger.warning("source=%s status=%s error=%s", self.endpoint.name, word, error)
         self._error = error
-        return self._seen(word, error, (ended_ns - began_ns) / 1e9, ended_ns)
+        return self._seen(word, error, (ended_ns - began_ns) / NS_PER_SECOND, ended_ns)
 
     def _take(self, scraped: Scraped, now_ns: int) -> None:
         """Let every rank's tracker see its reading. A rank that the page has no more keeps what was known of it."""
@@ -169,7 +170,7 @@ class ScrapeSource:
         self._ranks = {
             key: rank
             for key, rank in self._ranks.items()
-            if rank.profile is profile and (now_ns - rank.seen_ns) / 1e9 <= FORGOTTEN_SECONDS
+            if rank.profile is profile and (now_ns - rank.seen_ns) / NS_PER_SECOND <= FORGOTTEN_SECONDS
         }
         for reading in scraped.readings:
             key = profile.engine, reading.rank
@@ -188,7 +189,7 @@ class ScrapeSource:
         ranks = [
             rank
             for _, rank in sorted(self._ranks.items())
-            if rank.seq == newest or (now_ns - rank.seen_ns) / 1e9 <= LAST_GOOD_SECONDS
+            if rank.seq == newest or (now_ns - rank.seen_ns) / NS_PER_SECOND <= LAST_GOOD_SECONDS
         ]
         if not ranks:
             health = self._health(f"{self.endpoint.name}:0", word or INTERNAL_ERROR, error, duration, self._good_ns)

@@ -107,7 +107,7 @@ class SymptomTracker:
             bytes=None if shown.blocks is None or size is None else shown.blocks * size,
             seq=self._seq,
             since_clock_ns=since.began_ns,
-            since_wall_seconds=since.began_wall_ns / 1e9,
+            since_wall_seconds=since.began_wall_ns / NS_PER_SECOND,
             found_clock_ns=reading.monotonic_ns,
             seen_clock_ns=reading.monotonic_ns,
             owner=None,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.snapshot import Sample
 from kvledger.status import ReadStatus, frozen_after_seconds
 from kvledger.words import FindingKind, Reason, RequestState
@@ -56,7 +57,7 @@ def seconds_without_progress(sample: Sample) -> float | None:
     if not np.any(waiting):
         return None
     since_ns = max(sample.stats.whole("last_token_ns"), int(sample.slots.queued_ns[waiting].min()))
-    return max(0.0, (sample.clock_ns - since_ns) / 1e9)
+    return max(0.0, (sample.clock_ns - since_ns) / NS_PER_SECOND)
 
 
 def _gone(sample: Sample) -> str:
