@@ -92,7 +92,9 @@ def test_every_question_of_the_triage_leads_on_once_and_every_other_answer_ends_
 @pytest.mark.parametrize("name", alert_names())
 def test_an_alerts_link_leads_to_its_page_the_page_to_its_panel_and_to_a_page_of_the_explorer(name: str) -> None:
     (row,) = {row.name for row in alert_rows(Parameters()) if row.name == name}
-    assert (RUNBOOK / f"{runbook_url(row, '')}.md").exists()
+    base, _, page = runbook_url(row, Parameters().runbook_base).rpartition("/")
+    assert f"{base}/" == Parameters().runbook_base
+    assert (RUNBOOK / f"{page}.md").exists()
     found = re.findall(r"`\$GRAFANA/d/([\w-]+)\?viewPanel=(\d+)` \(\*(.+?)\*\)", read_page(name).head)
     ((board, panel, title),) = found
     assert {each["id"]: each["title"] for each in BOARDS[board]["panels"]}[int(panel)] == title

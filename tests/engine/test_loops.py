@@ -61,7 +61,8 @@ LOOPS: dict[str, dict[str, str]] = {
     "kvledger_engine/hits.py": {"PrefixHits.within": GROUPS},
     "kvledger_engine/prefixkeys.py": {"prefix_salt": "parts of one key"},
     "kvledger_engine/sampling.py": {},
-    "kvledger/writer.py": {"Ledger.__init__": SET_UP, "Ledger.create": SET_UP},
+    "kvledger/writer.py": {"Ledger.__init__": SET_UP},
+    "kvledger/creation.py": {"create": SET_UP},
     "kvledger/blockseconds.py": {
         "BlockSeconds.advance": "tenants with blocks",
         "BlockSeconds._learn": "tenants with blocks",
