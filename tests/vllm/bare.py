@@ -134,23 +134,30 @@ class BareScheduler:
 
         self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
 
-    def schedule(self) -> None:
-        """The first half of a step."""
+    def schedule(self) -> Any:
+        """The first half of a step; vLLM's scheduler output."""
         began = thread_time_ns()
         output = self.scheduler.schedule()
         self.control_ns += thread_time_ns() - began
         requests = self.scheduler.requests
         sampling = {i for i in output.num_scheduled_tokens if not requests[i].is_prefill_chunk}
         self._in_flight.append((output, sampling))
+        return output
 
-    def update(self) -> None:
-        """The second half of the oldest step in flight, with random tokens."""
+    def update(self) -> Any:
+        """The second half of the oldest step in flight, with random tokens; the scheduler output it had."""
         output, sampling = self._in_flight.popleft()
         computed = self._computed(output, sampling)
         began = thread_time_ns()
         self.scheduler.update_from_output(output, computed)
         self.control_ns += thread_time_ns() - began
         self._draft()
+        return output
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that were scheduled and not updated."""
+        return len(self._in_flight)
 
     def full(self) -> bool:
         """Whether as many steps are in flight as may be."""

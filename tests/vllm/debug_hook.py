@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from kvledger.layout import CONTROL_INDEX
-from kvledger_vllm.message import OTHER, SCHEDULE
+from kvledger_vllm.message import OTHER, SCHEDULE, UPDATE
 from tests.vllm.defects import Defects
+from tests.vllm.deferral import Deferral
 from tests.vllm.truth import truth_of
 
 VARIABLE = "KVLEDGER_TEST_HOOK"
@@ -208,6 +209,7 @@ class Hold:
         self._socket.connect(str(path))
         self._lines = self._socket.makefile("r")
         self._left = -1
+        self._deferral = Deferral(scheduler)
         self._tally, self._defects, self._late = Tally(scheduler), Defects(scheduler), LateReleases(scheduler)
         self._publish: Callable[..., None] = instrument.tap.publish
 
@@ -221,10 +223,14 @@ class Hold:
             raise AssertionError("the mirror does not apply what it is sent")
         return int(self._instrument.ledger.control[CONTROL_INDEX["published_seq"]])
 
-    def publish(self, kind: Any, *args: Any, **kwargs: Any) -> None:
+    def publish(self, kind: Any, *args: Any) -> None:
         """A publication, and then maybe a hold."""
-        self._publish(kind, *args, **kwargs)
+        self._publish(kind, *args)
         self._tally.note(kind == SCHEDULE)
+        if kind == SCHEDULE:
+            self._deferral.scheduled(args[2])
+        elif kind == UPDATE:
+            self._deferral.processed(args[2])
         if self._socket is None:
             return
         self._left -= 1
@@ -233,6 +239,7 @@ class Hold:
                 self._hold()
             except (OSError, ValueError):
                 self._socket = None
+                self._let_go()
 
     def _hold(self) -> None:
         while True:
@@ -247,7 +254,7 @@ class Hold:
             if "repair" in command:
                 self._defects.repair(command["repair"])
             if "defer_frees" in command:
-                self._scheduler.defer_block_free = bool(command["defer_frees"])
+                self._deferral.switch(bool(command["defer_frees"]))
             if "release_late" in command:
                 self._late.on = bool(command["release_late"])
             if "publish" in command:
@@ -260,11 +267,9 @@ class Hold:
                 return
 
     def _let_go(self) -> None:
-        """Frees that are deferred when that is switched off would wait for ever, and so might who needs the blocks."""
-        scheduler = self._scheduler
-        scheduler.defer_block_free = False
-        scheduler.processed_step_seq = scheduler.sched_step_seq
-        scheduler._drain_deferred_frees()
+        """vLLM is as it would be without a hook, whatever the test had switched on."""
+        self._deferral.switch(False)
+        self._late.on = False
 
     def _say(self, document: dict[str, Any]) -> None:
         if self._socket is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,8 @@ class Load:
     source: random.Random
     outcomes: Counter[str] = field(default_factory=Counter)
     stopping: bool = False
+    _begun: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Who goes away when its prompt is seen to be computed, by its own name for its request."""
 
     async def mixed(self, workers: int) -> None:
         """Until `stopping`: workers that complete, share, sample four times, abort in every state, and ask too much."""
@@ -97,15 +100,32 @@ class Load:
 
     async def aborts_early(self) -> None:
         """A client that goes away while its long prompt waits or is computed, step by step."""
+        name = f"early-{self.source.getrandbits(64):016x}"
+        begun = self._begun[name] = asyncio.Event()
         coming = self.api.completions.create(
-            model=MODEL, prompt=prompt(self.source, self.source.randrange(1200, 1900)), max_tokens=4
+            model=MODEL,
+            prompt=prompt(self.source, self.source.randrange(1200, 1900)),
+            max_tokens=4,
+            extra_headers={"X-Request-Id": name},
         )
         task: asyncio.Task[Any] = asyncio.ensure_future(coming)
+        seen = asyncio.ensure_future(begun.wait())
         # From 5 ms to 2.5 s, each order of magnitude as often as the other: machines differ in how long a prompt takes.
-        await asyncio.wait((task,), timeout=0.005 * 10 ** self.source.uniform(0, 2.7))
+        # Or when it is seen to be computed, since that is short and rare.
+        seconds = None if self.source.random() < 0.5 else 0.005 * 10 ** self.source.uniform(0, 2.7)
+        await asyncio.wait((task, seen), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        seen.cancel()
+        del self._begun[name]
         if task.cancel():
             await asyncio.wait((task,))
             self.outcomes["aborted before an answer"] += 1
+
+    def note_prefilling(self, request_ids: Iterable[str]) -> None:
+        """These have begun to be computed: whoever waits for that goes away now."""
+        for request_id in request_ids:
+            for name, begun in self._begun.items():
+                if name in request_id:
+                    begun.set()
 
     async def constrained(self) -> None:
         """A request that waits for its grammar to be compiled: a new one each time.

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.vllm.load import Load, client
 from tests.vllm.seen import counts_of, differences
 from tests.vllm.server import VllmServer, vllm_server
 
-POINTS, SEED, MOST_SECONDS = 200, 20260714, 200.0
+POINTS, SEED, MOST_SECONDS, EBB_SECONDS = 200, 20260714, 400.0, 120.0
 LIMITS = ("--max-model-len", "2048", "--max-num-seqs", "8", "--max-num-batched-tokens", "128")
 BLOCKS = 97
 STATES = (
@@ -49,6 +49,10 @@ class Points(threading.Thread):
         self._source = random.Random(SEED)
         self.states: Counter[str] = Counter()
         self.points = 0
+        self.prefilling: Callable[[list[str]], object] = lambda request_ids: None
+        """Told at each point which requests have most of their prompt to come: who wants to abort one does so."""
+        self.last: dict[str, Any] = {}
+        """What vLLM said at the last one."""
         self.abort_states: dict[str, int] = {}
         self.wrong: list[tuple[int, dict[str, Any]]] = []
         self.error: BaseException | None = None
@@ -67,6 +71,7 @@ class Points(threading.Thread):
             self.enough.set()
 
     def _compare(self, truth: dict[str, Any]) -> None:
+        self.last = truth
         seen = counts_of(self._agent)
         wrong = differences(truth, seen)
         if wrong:
@@ -74,21 +79,27 @@ class Points(threading.Thread):
         self.points += 1
         self._note(truth)
         self.abort_states = truth["abort_states"]
-        complete = all(map(self.states.get, self._states)) and all(map(self.abort_states.get, self._aborted))
+        missing = {state for state in self._states if not self.states[state]}
+        complete = not missing and all(map(self.abort_states.get, self._aborted))
         if (self.points >= self._wanted and complete) or len(self.wrong) > 20:
             self.enough.set()
         # What vLLM does with a connector only, half of the time: frees deferred to a step's end, and blocks kept on.
         self._conductor.tell(
-            defer_frees=self.points // 20 % 2,
+            defer_frees=self.points // 20 % 2 or "pinned" in missing,
             release_late=self.points // 30 % 2,
             go=10**9 if self.enough.is_set() else self._steps(len(truth["requests"])),
         )
 
     def _steps(self, requests: int) -> int:
-        return 1 if self.ebbing.is_set() and requests == 1 else 1 + self._source.randrange(12)
+        """Some, or one where what is wanted lasts for one publication only: the last one's end, an abort in a step."""
+        every = self.points >= self._wanted or (self.ebbing.is_set() and requests == 1)
+        return 1 if every else 1 + self._source.randrange(12)
 
     def _note(self, truth: dict[str, Any]) -> None:
         rows = truth["requests"].values()
+        self.prefilling(
+            [name for name, row in truth["requests"].items() if 0 < (row["computed"] or 0) < row["prompt"] // 2]
+        )
         self.states.update(
             state
             for state, there in {
@@ -145,6 +156,8 @@ async def drive(url: str, points: Points) -> Counter[str]:
     deadline = time.monotonic() + MOST_SECONDS
     async with client(url) as api:
         load = Load(api, source)
+        loop = asyncio.get_running_loop()
+        points.prefilling = lambda ids: loop.call_soon_threadsafe(load.note_prefilling, ids)
         while not points.enough.is_set() and time.monotonic() < deadline:
             load.stopping = False
             points.ebbing.clear()
@@ -152,6 +165,10 @@ async def drive(url: str, points: Points) -> Counter[str]:
             await asyncio.wait((burst,), timeout=15)
             load.stopping = True
             points.ebbing.set()
+            await asyncio.wait((burst,), timeout=EBB_SECONDS)
+            if not burst.done():
+                burst.cancel()
+                raise AssertionError(f"requests that do not end: {points.points} points, {points.error}, {points.last}")
             await burst
         points.enough.set()
     return load.outcomes
