@@ -6,12 +6,15 @@ Only the chosen subcommand is imported, so that `kvledger status` does not pay f
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from importlib import metadata
+from typing import NoReturn
 
 from kvledger_agent.command import Command
 from kvledger_agent.extras import missing_extra
@@ -19,6 +22,16 @@ from kvledger_agent.process import version
 
 GROUP = "kvledger.commands"
 INTERRUPTED = 130
+MISUSED = 2
+UNITS = ("_seconds", "_per_second", "_percent", "_tokens")
+"""What the name of a setting may end with, and its flag does not."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with an argument in one line; the flags there are, `--help` shows."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(MISUSED, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         # A shell without job control starts what is behind `&` with SIGINT ignored; Ctrl-C is to end it all the same.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    args = argparse.Namespace()
     try:
         args = _parsed(arguments)
         command: Command = args.command
@@ -40,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = getattr(error, "exit_code", None)
         if not isinstance(code, int):
             raise
-        print(f"kvledger: {_one_line(error)}", file=sys.stderr)
+        said = _one_line(error)
+        print(f"kvledger: {_in_flags(said, args) if code == MISUSED else said}", file=sys.stderr)
         return code
 
 
@@ -48,8 +63,26 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     """What was asked for. An argument that a subcommand does not know is shown with that subcommand's usage."""
     args, unknown = build_parser(arguments[0] if arguments else None).parse_known_args(arguments)
     if unknown:
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        flags = list(args.parser._option_string_actions)
+        near = [flag for word in unknown for flag in difflib.get_close_matches(word.partition("=")[0], flags, n=1)]
+        meant = f"; did you mean {' '.join(near)}?" if near else ""
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return args
+
+
+def _in_flags(message: str, args: argparse.Namespace) -> str:
+    """A message about settings, which name themselves as in the code, with the flags that were given instead."""
+    given = {
+        action.dest: action.option_strings[-1]
+        for action in getattr(args, "parser", _Parser())._actions
+        if action.option_strings and action.nargs != 0 and getattr(args, action.dest, None) is not None
+    }
+
+    def flag(found: re.Match[str]) -> str:
+        names = (found[0], *(found[0].removesuffix(unit) for unit in UNITS))
+        return next((given[name] for name in names if name in given), found[0])
+
+    return re.sub(r"(?<![^\s(])\w+(?==)", flag, message)
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
@@ -58,9 +91,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     Raises:
         MissingExtra: the chosen subcommand needs a package that is not installed.
     """
-    parser = argparse.ArgumentParser(
-        prog="kvledger", description="Sees every block of a paged KV cache.", allow_abbrev=False
-    )
+    parser = _Parser(prog="kvledger", description="Sees every block of a paged KV cache.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"kvledger {version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     points = sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)

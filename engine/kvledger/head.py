@@ -72,10 +72,10 @@ def read_head(source: Source) -> Head:
 
 def _header(source: Source) -> Any:
     if source.size() < HEADER_BYTES:
-        raise Truncated(f"{source.size()} bytes: shorter than a ledger's header")
+        raise Truncated(f"{source.size()} bytes: shorter than a ledger's header: no ledger, or one that was cut short")
     header = np.frombuffer(source.read(0, HEADER.itemsize), HEADER)[0]
     if bytes(header["magic"]) not in (MAGIC, RECORDING_MAGIC):
-        raise NotALedger("begins with neither KVLEDGER nor KVRECORD")
+        raise NotALedger("begins with neither KVLEDGER nor KVRECORD: no ledger, and no recording of one")
     if int(header["byte_order"]) != BYTE_ORDER_MARK:
         raise OtherVersion("written on a machine of the other byte order")
     if int(header["major"]) != MAJOR:

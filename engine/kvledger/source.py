@@ -105,7 +105,7 @@ class FileSource:
     def _check(self) -> None:
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
-            raise NotALedger(f"{self.path}: not a regular file")
+            raise NotALedger(f"{self.path}: not a regular file; name a ledger, ENGINE.RANK.EPOCH.kvledger")
         mine = os.geteuid() in (0, status.st_uid) or status.st_gid in {os.getegid(), *os.getgroups()}
         if not mine:
             raise NotPermitted(

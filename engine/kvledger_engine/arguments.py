@@ -39,7 +39,13 @@ def _add_identity(parser: argparse.ArgumentParser) -> None:
         help=f"where the ledger lies, on tmpfs (default: ${DIRECTORY_VARIABLE}, else {DEFAULT_DIRECTORY})",
     )
     parser.add_argument("--allow-disk", action="store_true", help="accept a directory that is not on tmpfs")
-    parser.add_argument("--name", default=DEFAULTS.engine, help="name of this engine (default: %(default)s)")
+    parser.add_argument(
+        "--name",
+        dest="engine",
+        metavar="NAME",
+        default=DEFAULTS.engine,
+        help="name of this engine (default: %(default)s)",
+    )
     parser.add_argument("--rank", type=int, default=DEFAULTS.rank, help="rank of this core (default: %(default)s)")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
@@ -89,10 +95,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    def number(flag: str, default: int, text: str) -> None:
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default: %(default)s)")
+    def number(flag: str, default: int, text: str, **more: str) -> None:
+        what = f"{text} (default: %(default)s)"
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=what, **more)
 
-    number("--blocks", DEFAULTS.capacity_blocks, "blocks in the pool")
+    number("--blocks", DEFAULTS.capacity_blocks, "blocks in the pool", dest="capacity_blocks")
     number("--block-size", DEFAULTS.block_size_tokens, "tokens in a block")
     number("--max-num-seqs", DEFAULTS.max_num_seqs, "sequences in one step at most")
     number("--max-num-batched-tokens", DEFAULTS.max_num_batched_tokens, "tokens computed in one step at most")
@@ -104,7 +111,8 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         "model can do)",
     )
     number("--max-waiting", DEFAULTS.max_waiting, "requests waiting at most; more are refused as queue_full")
-    number("--watermark", DEFAULTS.admission_watermark_blocks, "blocks kept free when requests are admitted")
+    watermark = "blocks kept free when requests are admitted"
+    number("--watermark", DEFAULTS.admission_watermark_blocks, watermark, dest="admission_watermark_blocks")
     parser.add_argument(
         "--tenants",
         metavar="FILE",

@@ -44,6 +44,7 @@ def test_a_number_that_makes_no_sense_is_a_usage_error(
     assert main([command, *NEEDED.get(command, []), f"{flag}={number}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{float(number):g}" in line.replace("1e300", "1e+300")
+    assert f" {flag}=" in line, "named as it was given"
 
 
 COUNTS = [
@@ -60,7 +61,16 @@ def test_a_count_of_nothing_or_beyond_reason_is_a_usage_error_before_anybody_is_
 ) -> None:
     assert main([command, *NEEDED[command], f"{flag}={number}"]) == 2
     *_, line = capsys.readouterr().err.splitlines()
-    assert flag.removeprefix("--").replace("-", "_") in line
+    assert flag in line
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["--blocks=0", "--block-size=0", "--watermark=1024", "--max-model-len=1", "--queue-timeout=0", "--swap-blocks=3"],
+)
+def test_a_size_that_makes_no_engine_is_named_by_its_flag(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["engine", "--model", "cell", given]) == 2
+    assert capsys.readouterr().err.startswith(f"kvledger: {given}")
 
 
 def test_there_are_numbers_to_try() -> None:
@@ -90,7 +100,9 @@ def test_a_time_is_named_for_what_it_is_on_the_command_line_and_with_its_unit_in
 def test_a_flag_has_one_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["agent", "--once", flag, "1"])
-    assert "unrecognized arguments" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "unrecognized arguments" in line
+    assert "did you mean --" in line
 
 
 @pytest.mark.parametrize(("command", "flag"), flags_of(path_argument))
@@ -150,3 +162,8 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(
     monkeypatch.setenv("KVLEDGER_API_KEY", "s3cret\n")
     assert main(["load", "--url", NOWHERE, "--requests", "1"]) == 2
     assert "s3cret" not in capsys.readouterr().err
+
+
+def test_one_look_that_finds_no_engine_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["agent", "--once", "--scrape", NOWHERE]) == 1
+    assert "kvledger_build_info" in capsys.readouterr().out

@@ -85,9 +85,10 @@ class TestLive:
 
     def test_without_an_agent_our_engine_has_no_level_to_read(self, memory: Path) -> None:
         with EngineProcess(memory, *SMALL) as engine:
-            code, document, _ = drill(engine.url, "--patience", "1")
-        assert code == 2
-        assert "no reading" in document["report"]["phases"][0]["why"]
+            code, document, said = drill(engine.url)
+        assert (code, document) == (2, {}), "at once: no later look could find a page"
+        assert "404" in said
+        assert "--agent" in said.splitlines()[-1]
 
     def test_requests_that_are_all_refused_show_nothing(self, memory: Path) -> None:
         with EngineProcess(memory, *SMALL) as engine, AgentProcess(memory) as agent:

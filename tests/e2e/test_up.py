@@ -158,13 +158,24 @@ def test_a_senseless_duration_is_refused_with_the_value(seconds: str) -> None:
     assert seconds in err
 
 
-def test_a_load_that_cannot_start_ends_it_with_the_reason(tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_is_refused_before_anything_starts(tmp_path: Path) -> None:
     broken = tmp_path / "trace.csv"
     broken.write_text("no trace at all\n")
     with up("--trace", str(broken)) as process:
         _, err = process.communicate(timeout=STOP_SECONDS)
     assert process.returncode == 1
-    assert "trace.csv" in err
+    (line,) = err.splitlines()
+    assert "trace.csv" in line
+
+
+@pytest.mark.parametrize("other", [("--no-trace",), ("--profile", "storm")])
+def test_a_trace_and_another_load_are_not_both_taken(other: tuple[str, ...], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    with up("--trace", str(trace), *other) as process:
+        _, err = process.communicate(timeout=STOP_SECONDS)
+    assert process.returncode == 2
+    assert other[0] in err
 
 
 @pytest.mark.parametrize("argument", ["--profile", "--trace"])

@@ -180,7 +180,7 @@ def test_a_plan_that_cannot_be_run_is_refused_with_its_value(changes: dict[str, 
 def test_fates_above_one_hundred_percent_are_refused() -> None:
     with pytest.raises(UsageError, match="110"):
         dataclasses.replace(PROFILES["storm"], disconnect_percent=90.0)
-    with pytest.raises(UsageError, match="disconnect_percent -1"):
+    with pytest.raises(UsageError, match="disconnect_percent=-1"):
         dataclasses.replace(PROFILES["short"], disconnect_percent=-1)
 
 

@@ -54,14 +54,14 @@ class AgentCommand:
             metavar="[NAME=]URL",
             help="watch an engine by the page it serves, such as http://127.0.0.1:8000; may be given more than once",
         )
-        for field, kind, text in _settings(defaults):
-            name, unit, _ = field.partition("_seconds")
-            flag, metavar = f"--{name.replace('_', '-')}", "SECONDS" if unit else kind.__name__.upper()
+        for field, kind, metavar, text in _settings(defaults):
+            flag = f"--{field.removesuffix('_seconds').replace('_', '-')}"
             parser.add_argument(flag, dest=field, type=kind, metavar=metavar, help=text)
         parser.add_argument(
             "--once",
             action="store_true",
-            help="sample once, print the metrics page, or with --json every engine's snapshot document, and exit",
+            help="sample once, print the metrics page, or with --json every engine's snapshot document, and exit, "
+            "with 1 where there is no engine",
         )
         parser.epilog = (
             f"Every setting has a variable, too: {AGENT_PREFIX}PORT, {AGENT_PREFIX}INTERVAL_SECONDS and so on. Headers "
@@ -69,8 +69,8 @@ class AgentCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Serve until SIGTERM or SIGINT, or print one page. Returns 0. Raises `CannotListen` or `UsageError`,
-        or `MissingExtra` for --otlp without what it needs.
+        """Serve until SIGTERM or SIGINT, or print one page. Returns 0, or 1 for a page without any engine. Raises
+        `CannotListen` or `UsageError`, or `MissingExtra` for --otlp without what it needs.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         config = resolve(vars(args) | {"scrape": tuple(args.scrape) if args.scrape else None})
@@ -78,7 +78,7 @@ class AgentCommand:
             if args.once:
                 agent.sample_once()
                 _print_once(agent, as_json=args.json)
-                return 0
+                return 0 if agent.fleet.observations else 1
             sys.setswitchinterval(SWITCH_SECONDS)
             with _exporting(agent):
                 asyncio.run(_serve(agent, as_json=args.json))
@@ -88,20 +88,45 @@ class AgentCommand:
 COMMAND = AgentCommand()
 
 
-def _settings(defaults: AgentConfig) -> list[tuple[str, type[Any], str]]:
-    """Every setting that is one word or number: its field, its type, and what it says, with the default."""
+def _settings(defaults: AgentConfig) -> list[tuple[str, type[Any], str, str]]:
+    """Every setting that is one word or number: field, type, what stands for it, what it says with the default."""
     return [
-        ("host", str, f"address to listen on ({defaults.host})"),
-        ("port", int, f"port to listen on; 0 picks a free one ({defaults.port})"),
-        ("interval_seconds", float, f"time between two samples ({defaults.interval_seconds:g})"),
-        ("stale_after_seconds", float, f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})"),
-        ("price_per_hour", float, "price of one engine per hour, for kvledger_cost_total (none)"),
-        ("scrape_interval_seconds", float, f"time between two scrapes ({defaults.scrape_interval_seconds:g})"),
-        ("scrape_timeout_seconds", float, f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})"),
-        ("verdict_window_seconds", float, f"past that a verdict is judged over ({defaults.verdict_window_seconds:g})"),
-        ("otlp", str, "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
-        ("otlp_interval_seconds", float, f"time between two exports ({defaults.otlp_interval_seconds:g})"),
-        ("otlp_timeout_seconds", float, f"time that one export may take ({defaults.otlp_timeout_seconds:g})"),
+        ("host", str, "HOST", f"address to listen on ({defaults.host})"),
+        ("port", int, "PORT", f"port to listen on; 0 picks a free one ({defaults.port})"),
+        ("interval_seconds", float, "SECONDS", f"time between two samples ({defaults.interval_seconds:g})"),
+        (
+            "stale_after_seconds",
+            float,
+            "SECONDS",
+            f"age of a sample that is refused with 503 ({defaults.stale_after_seconds:g})",
+        ),
+        ("price_per_hour", float, "PRICE", "price of one engine per hour, for kvledger_cost_total (none)"),
+        (
+            "scrape_interval_seconds",
+            float,
+            "SECONDS",
+            f"time between two scrapes ({defaults.scrape_interval_seconds:g})",
+        ),
+        (
+            "scrape_timeout_seconds",
+            float,
+            "SECONDS",
+            f"time that one scrape may take ({defaults.scrape_timeout_seconds:g})",
+        ),
+        (
+            "verdict_window_seconds",
+            float,
+            "SECONDS",
+            f"past that a verdict is judged over ({defaults.verdict_window_seconds:g})",
+        ),
+        ("otlp", str, "URL", "export over OTLP/HTTP to this endpoint, such as http://127.0.0.1:4318 (none)"),
+        ("otlp_interval_seconds", float, "SECONDS", f"time between two exports ({defaults.otlp_interval_seconds:g})"),
+        (
+            "otlp_timeout_seconds",
+            float,
+            "SECONDS",
+            f"time that one export may take ({defaults.otlp_timeout_seconds:g})",
+        ),
     ]
 
 

@@ -30,7 +30,7 @@ class ScorecardCommand:
         parser.add_argument(
             "--price-per-hour",
             type=float,
-            metavar="FLOAT",
+            metavar="PRICE",
             help="price of one engine per hour, for the cost (default: what the engine itself counts)",
         )
         parser.epilog = (

@@ -12,6 +12,7 @@ from kvledger_agent.bounds import above_zero
 from kvledger_agent.command import add_json_flag, path_argument, print_json
 from kvledger_agent.errors import UsageError
 from kvledger_agent.load.profiles import PROFILES
+from kvledger_agent.load.traces import read_trace
 from kvledger_agent.screen import console
 from kvledger_agent.up.parts import EXPLORER, MONITOR, Kind
 from kvledger_agent.up.run import Run
@@ -52,11 +53,15 @@ class UpCommand:
         parser.add_argument("--no-monitor", action="store_true", help="do not run Prometheus and Alertmanager")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run to the end. Returns 1 when a promise of the run did not hold."""
+        """Run to the end. Returns 1 when a promise of the run did not hold. Raises `UsageError`, `TraceError`."""
         if args.seconds is not None:
             above_zero("--for", args.seconds)
         if args.trace is not None and not args.trace.is_file():
             raise UsageError(f"--trace {args.trace}: no such file; give a Mooncake JSONL or Azure CSV trace")
+        if args.trace is not None and (args.no_trace or args.profile):
+            raise UsageError("--trace with --no-trace or --profile: give one of them, they choose the load")
+        if args.trace is not None:
+            read_trace(args.trace)  # before anything is started: the load, which replays it, would be the last to say
         began = time.monotonic()
         trace = args.trace or (None if args.no_trace or args.profile else find_trace())
         with _interruptible(), Stack(UpSettings(model=args.model), seed=args.seed) as stack:

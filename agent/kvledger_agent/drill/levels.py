@@ -10,12 +10,14 @@ from kvledger.words import RequestState
 from kvledger_agent.client import AgentClient, ClientError
 from kvledger_agent.drill.errors import DrillImpossible
 from kvledger_agent.scrape.endpoint import parse_endpoint
-from kvledger_agent.scrape.errors import ScrapeFailed
+from kvledger_agent.scrape.errors import BadStatus, NotMetrics, ScrapeFailed, UnknownEngine
 from kvledger_agent.scrape.reading import EngineReading
 from kvledger_agent.scrape.scrape_source import Scraper
 from kvledger_agent.sums import sum_if_known
 
 POOL, REQUESTS = "active blocks of the pool", "running and waiting requests"
+NO_PAGE = (404, 405, 410)
+"""Statuses of a path that is not there."""
 READ_ERRORS = (ClientError, ScrapeFailed)
 """What a read may raise; the next one may succeed."""
 
@@ -106,8 +108,13 @@ class PageLevels:
         self.source = f"the page of {url}"
 
     def read(self) -> Level:
-        """One scrape."""
-        readings = self._scraper.scrape().readings
+        """One scrape. Raises `DrillImpossible` where the server has no page, and so will not have one."""
+        try:
+            readings = self._scraper.scrape().readings
+        except (BadStatus, NotMetrics, UnknownEngine) as error:
+            if isinstance(error, BadStatus) and error.status not in NO_PAGE:
+                raise
+            raise DrillImpossible(f"{error}; name the agent that watches it with --agent") from error
         return Level(
             blocks=sum_if_known(_active(reading) for reading in readings),
             running=sum_if_known(reading.running for reading in readings),

@@ -74,7 +74,7 @@ class _Drill:
 
     async def _phase(self, name: str, let_go: Callable[[_Watch, float], Awaitable[list[Client]]]) -> Phase:
         watch = _Watch(self._levels)
-        self._say(f"{name}: waiting for an idle server")
+        self._say(f"{name}: waiting for an idle server ({self._plan.patience_seconds:g} s at most)")
         before, why = await self._idle(watch)
         if before is None:
             return Phase(name=name, outcome=Outcome.CANNOT_TELL, why=why)

@@ -63,11 +63,11 @@ def _profile_of(args: argparse.Namespace) -> Profile:
     named = args.profile or (None if args.trace else DEFAULT_PROFILE)
     profile = PROFILES[named] if named else REPLAY
     given = {
-        "prefix_percent": args.prefix_share,
+        "prefix_percent": args.prefix_percent,
         "prefix_tokens": args.prefix_tokens,
-        "disconnect_percent": args.disconnect,
-        "timeout_percent": args.timeouts,
-        "reconnect_percent": args.reconnect,
+        "disconnect_percent": args.disconnect_percent,
+        "timeout_percent": args.timeout_percent,
+        "reconnect_percent": args.reconnect_percent,
     }
     return dataclasses.replace(profile, **{name: value for name, value in given.items() if value is not None})
 
@@ -108,13 +108,14 @@ def _add_content(group: argparse._ArgumentGroup) -> None:
     _add_number(group, "--tenants", _PLAN.tenants, "N", "number of tenants")
     _add_number(group, "--prefixes-per-tenant", _PLAN.prefixes_per_tenant, "K", "system prefixes of each tenant")
     group.add_argument("--prefix-tokens", type=_bounds, metavar="LOW:HIGH", help="length of a prefix (the profile's)")
-    for flag, does in (
-        ("--prefix-share", "begin with a system prefix; in an Azure trace, within the prompt's own length"),
-        ("--disconnect", "are dropped by their client"),
-        ("--timeouts", "are given up by an impatient client"),
-        ("--reconnect", "are dropped and sent again at once"),
+    for flag, share, does in (
+        ("--prefix-share", "prefix", "begin with a system prefix; in an Azure trace, within the prompt's own length"),
+        ("--disconnect", "disconnect", "are dropped by their client"),
+        ("--timeouts", "timeout", "are given up by an impatient client"),
+        ("--reconnect", "reconnect", "are dropped and sent again at once"),
     ):
-        group.add_argument(flag, type=float, metavar="PERCENT", help=f"requests that {does} (the profile's)")
+        what = f"requests that {does} (the profile's)"
+        group.add_argument(flag, dest=f"{share}_percent", type=float, metavar="PERCENT", help=what)
 
 
 def _add_number(group: argparse._ArgumentGroup, flag: str, default: float, metavar: str, what: str) -> None:

@@ -72,6 +72,10 @@ async def first_model(session: aiohttp.ClientSession, base_url: str, *, within_s
         async with asyncio.timeout(within_seconds), session.get(url) as response:
             return str(json.loads(await bounded_body(response))["data"][0]["id"])
     except (aiohttp.ClientError, OSError) as error:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            raise EndpointError(
+                f"nobody answers at {url}: {error.os_error}; start the endpoint, or correct its address"
+            ) from error
         reason = str(error) or type(error).__name__
         raise EndpointError(f"{url}: {reason}; start the endpoint, or name its model to skip this question") from error
     except (ValueError, LookupError, TypeError) as error:

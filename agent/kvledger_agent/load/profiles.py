@@ -67,7 +67,7 @@ class Profile:
         for name in ("prefix_percent", "disconnect_percent", "timeout_percent", "reconnect_percent"):
             value = getattr(self, name)
             if not 0 <= value <= 100:
-                raise UsageError(f"{name} {value}: give a percentage from 0 to 100")
+                raise UsageError(f"{name}={value:g}: give a percentage from 0 to 100")
         fated = self.disconnect_percent + self.timeout_percent + self.reconnect_percent
         if fated > 100:
             raise UsageError(f"disconnects, timeouts and reconnects make {fated} % together: give at most 100 %")

@@ -34,7 +34,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if "@" in url:
         raise UsageError("a scraped URL carries credentials, which everybody sees in the list of processes: leave them")
     if parts is None:
-        raise UsageError(f"scrape={text[:200]!r}: use a URL such as http://127.0.0.1:8000, or NAME=URL")
+        raise UsageError(f"{text[:200]!r} is no engine's address: use a URL such as http://127.0.0.1:8000, or NAME=URL")
     path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
     known = tuple(dict.fromkeys(path for profile in PROFILES for path in profile.default_paths))
     host = _UNSAFE.sub("-", parts.netloc).strip("-")

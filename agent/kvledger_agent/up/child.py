@@ -142,6 +142,11 @@ class Child:
         return ChildFailed("\n  ".join([f"{self.name} {what}{':' if words else ''}", *words]))
 
     @property
+    def has_spoken(self) -> bool:
+        """Whether there is anything in its log."""
+        return bool(self._words())
+
+    @property
     def last_word(self) -> str:
         """The last line of its log, as the command shows its errors; its exit code where it said nothing."""
         words = self._words()

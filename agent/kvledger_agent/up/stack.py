@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -19,10 +20,12 @@ from typing import Any
 from kvledger_agent.scrape.page import Page
 from kvledger_agent.up.child import Child
 from kvledger_agent.up.page import agents_page, answer
-from kvledger_agent.up.parts import URLS, Kind, Parts
+from kvledger_agent.up.parts import URLS, Kind, Parts, labelled
 from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings, usable_port
 
 READY_SECONDS, STOP_SECONDS = 30.0, 15.0
+ENGINE_READY_SECONDS, PATIENCE_SECONDS = 240.0, 3.0
+"""An engine compiles its kernels at its first start on a machine; after so long it is said what it does."""
 TMPFS = Path("/dev/shm")
 
 
@@ -43,11 +46,24 @@ class Stack:
         ledgers, port = self.directory / "ledgers", usable_port(AGENT_PORT)
         engine = self.settings.engine_arguments(ledgers, usable_port(ENGINE_PORT), self.seed)
         self.engine = Child("engine", engine, log=self.directory / "engine.log")
-        self.engine_url = str(self.engine.first_line(READY_SECONDS)["url"])
+        self.engine_url = str(self._engines_line(self.engine)["url"])
         self.agent_url = f"http://127.0.0.1:{port}"
         agent = ["agent", "--directory", str(ledgers), "--port", str(port)]
         self.agent = Child("agent", agent, log=self.directory / "agent.log")
         self._await_agent()
+
+    def _engines_line(self, engine: Child) -> dict[str, Any]:
+        """What the engine says when it serves. Until then, once, what it does, where that takes long."""
+        began, told = time.monotonic(), False
+        while (said := engine.line_if_any()) is None:
+            waited_seconds = time.monotonic() - began
+            if waited_seconds > ENGINE_READY_SECONDS:
+                raise engine.failure(f"was not ready within {ENGINE_READY_SECONDS:.0f} s")
+            if waited_seconds > PATIENCE_SECONDS and engine.has_spoken and not told:
+                print(labelled("engine", f"not ready yet: {engine.last_word}"), file=sys.stderr, flush=True)
+                told = True
+            time.sleep(0.05)
+        return said
 
     def _await_agent(self) -> None:
         assert self.agent is not None

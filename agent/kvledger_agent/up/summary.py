@@ -120,7 +120,9 @@ def problems_of(watch: Watch, active_after_drain: int | None, load_failures: Map
 def render(summary: UpSummary) -> RenderableType:
     """The summary for people."""
     table = Table(
-        title=f"{summary.seconds:.0f} s, seed {summary.seed}, {summary.samples} samples", title_justify="left"
+        title=f"{summary.seconds:.0f} s, seed {summary.seed}, {summary.samples} samples",
+        title_justify="left",
+        show_header=False,
     )
     table.add_column("")
     table.add_column("", justify="right")

@@ -51,7 +51,8 @@ class _Handler(BaseHTTPRequestHandler):
         if page is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        body = as_html(page.stem, page.read_text()).encode()
+        text = page.read_text()
+        body = as_html(text.partition("\n")[0].strip("# "), text).encode()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -73,7 +74,9 @@ class RunbookServer:
             self._server = ThreadingHTTPServer((host, port), _Handler)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise PortTaken(f"cannot listen on {host}:{port}: {reason}; choose another port, or 0") from error
+            raise PortTaken(
+                f"cannot listen on {host}:{port}: {reason}; choose another host or port (port 0 picks a free one)"
+            ) from error
         self._server.daemon_threads = True
         self.url = f"http://{host}:{self._server.server_address[1]}{PREFIX}"
 
