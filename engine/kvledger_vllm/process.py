@@ -27,8 +27,8 @@ _NAP_SECONDS = 0.2
 """Between two looks while messages come. To apply each as it comes takes several times the processor time, cold as
 everything is then, and where cores are few it is the engine that pays."""
 _AWAKE_NAPS, _LOOK_SECONDS = 2, 0.2
-_NICE = 19
-"""Least of all, and not SCHED_IDLE: where an engine takes every core for itself, that one would never catch up."""
+_NICE = 5
+"""Behind the engine, and still a fourth of a core where an engine takes all of them: the mirror has to keep up."""
 
 
 def messages(receiver: Receiver, core: int) -> Iterator[bytes | None]:
