@@ -64,7 +64,7 @@ SUBJECTS = (
         model=MIDDLE,
         shape=Shape(running=32, output_tokens=256),
         pace=Pace(steps=32, settling=8, ramp=272),
-        rounds=3,
+        rounds=5,
     ),
 )
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from heapq import heapify, heappop, heappush
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.views import I32
 from kvledger.words import RequestState
 from kvledger.writer import Ledger
 from kvledger_engine.config import EngineConfig
 from kvledger_engine.request import RequestTable
 
-_NS_PER_SECOND = 1e9
 _SPARE = 64
 
 
@@ -53,7 +53,7 @@ class Deadlines:
     def _push(self, heap: _Heap, since_ns: int, seconds: float, slot: int) -> None:
         if seconds == math.inf:
             return
-        due_ns = since_ns + int(seconds * _NS_PER_SECOND)
+        due_ns = since_ns + int(seconds * NS_PER_SECOND)
         heappush(heap.entries, (due_ns, self._slots.serial.item(slot), slot))
         self.next_ns = min(self.next_ns, due_ns)
         if len(heap.entries) > heap.bound:

@@ -5,6 +5,7 @@ Owns nothing. Whoever calls it has taken the sequence out of the wait queue, and
 
 from __future__ import annotations
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.views import I32
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
@@ -12,8 +13,6 @@ from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Finished, Refused, Tokens
 from kvledger_engine.request import RequestTable
 from kvledger_engine.summaries import Summaries
-
-_NS_PER_SECOND = 1e9
 
 
 class Ending:
@@ -66,14 +65,14 @@ class Ending:
         """Blocks given back by the slot; the time since the end was asked for goes into the histogram."""
         self._cache.swaps.forget(slot)
         released = self._cache.release(slot, cause=release) if self._cache.held_blocks(slot) else 0
-        self._release[release].observe(max(0, self._ledger.clock.now_ns() - since_ns) / _NS_PER_SECOND)
+        self._release[release].observe(max(0, self._ledger.clock.now_ns() - since_ns) / NS_PER_SECOND)
         self._ledger.event(Event.RELEASED, self._slots.serial.item(slot), blocks=released, detail=release)
         return released
 
     def _observe(self, slot: int, reason: FinishReason) -> None:
         slots = self._slots
         self._ended[reason][slots.tenant.item(slot)] += 1
-        self._duration[reason].observe((slots.finishing_ns.item(slot) - slots.arrived_ns.item(slot)) / _NS_PER_SECOND)
+        self._duration[reason].observe((slots.finishing_ns.item(slot) - slots.arrived_ns.item(slot)) / NS_PER_SECOND)
         self._peak.observe(slots.peak_blocks.item(slot))
         self._prompt.observe(slots.prompt_tokens.item(slot))
         self._generation.observe(slots.output_tokens.item(slot))

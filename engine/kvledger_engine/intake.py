@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvledger.catalog import OTHER_TENANT
+from kvledger.clock import NS_PER_SECOND
 from kvledger.words import TURNED_AWAY, Event, RejectionReason, RequestState
 from kvledger.writer import Ledger
 from kvledger_engine.admission import Door, Refusal, is_tenant_name
@@ -17,8 +18,6 @@ from kvledger_engine.messages import NewRequest, Refused
 from kvledger_engine.request import RequestTable
 from kvledger_engine.summaries import Summaries
 from kvledger_engine.waits import WaitQueue
-
-_NS_PER_SECOND = 1e9
 
 
 class Intake:
@@ -75,7 +74,7 @@ class Intake:
         slots, request_id = self._ledger.slots, self._requests.request_ids[leader]
         group = self._queue.leave(leader)
         assert not slots.table_blocks[group.astype(np.intp)].any(), f"slot {leader} waits with blocks"
-        waited_seconds = (self._ledger.now_ns - slots.arrived_ns.item(leader)) / _NS_PER_SECOND
+        waited_seconds = (self._ledger.now_ns - slots.arrived_ns.item(leader)) / NS_PER_SECOND
         self._count(RejectionReason.QUEUE_TIMEOUT, slots.tenant.item(leader))
         self._requests.move(group, RequestState.FINISHING)
         for slot in group.tolist():

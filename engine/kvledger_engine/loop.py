@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.stats import observer
 from kvledger.views import I32
 from kvledger.words import CancelCause, FinishReason, ReleaseCause, StepPhase
@@ -31,7 +32,6 @@ from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
 from kvledger_engine.waits import WaitQueue
 
-_NS_PER_SECOND = 1e9
 _RELEASE_OF_CANCEL = {CancelCause.DISCONNECT: ReleaseCause.DISCONNECT, CancelCause.API: ReleaseCause.API}
 
 
@@ -188,17 +188,17 @@ class EngineLoop:
         computed = ledger.now_ns
         if batch is not None:
             if isinstance(sampled, np.ndarray):
-                self._prefill.note(batch, (computed - published) / _NS_PER_SECOND)
+                self._prefill.note(batch, (computed - published) / NS_PER_SECOND)
             self._apply(batch, sampled)
         self._values[self._steps] += 1
         self._values[self._steps_total] += 1
         applied = clock.now_ns()
         self._observe_phases(
             (
-                (scheduled - started) / _NS_PER_SECOND,
-                (computed - published) / _NS_PER_SECOND,
-                (applied - computed) / _NS_PER_SECOND,
-                (published - scheduled + self._last_publication_ns) / _NS_PER_SECOND,
+                (scheduled - started) / NS_PER_SECOND,
+                (computed - published) / NS_PER_SECOND,
+                (applied - computed) / NS_PER_SECOND,
+                (published - scheduled + self._last_publication_ns) / NS_PER_SECOND,
             )
         )
         self._publish()

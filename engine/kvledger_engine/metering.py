@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.words import PreemptedFate, RequestClass, SwapDirection
 from kvledger_engine.accounts import PrefixAccounts, Price
 from kvledger_engine.compiled import lifetimes as kernels
 from kvledger_engine.ids import Ids, Integers, ids
 from kvledger_engine.memory import CacheMemory
-
-_NS_PER_SECOND = 1e9
 
 
 class Metering:
@@ -48,7 +47,7 @@ class Metering:
 
         Seconds of the compute's count `besides`, but under a virtual clock. Not to be nested.
         """
-        seconds = (self.now_ns() - began_ns) / _NS_PER_SECOND * part
+        seconds = (self.now_ns() - began_ns) / NS_PER_SECOND * part
         if not self._ledger.clock.virtual:
             seconds += besides
         self._values[self._sharing] += seconds
@@ -56,7 +55,7 @@ class Metering:
 
     def allocated(self, began_ns: int) -> None:
         """An allocation took the time since `began_ns`."""
-        self._allocation.observe((self.now_ns() - began_ns) / _NS_PER_SECOND)
+        self._allocation.observe((self.now_ns() - began_ns) / NS_PER_SECOND)
 
     def failed(self) -> None:
         """An allocation found no room."""
@@ -84,7 +83,7 @@ class Metering:
         now_ns = self._ledger.now_ns
         for slot in slots.tolist():
             self._slots.first_block_ns[slot] = now_ns
-            waited = (now_ns - int(self._slots.arrived_ns[slot])) / _NS_PER_SECOND
+            waited = (now_ns - int(self._slots.arrived_ns[slot])) / NS_PER_SECOND
             self._first_block[int(self._slots.request_class[slot])].observe(waited)
 
     def recycled(self, slots: Integers, blocks: Integers) -> None:

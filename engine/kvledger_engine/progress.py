@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.views import I32
 from kvledger.words import Event, FinishReason, ReleaseCause, RequestClass
 from kvledger.writer import Ledger
@@ -18,8 +19,6 @@ from kvledger_engine.kvcache import KvCache
 from kvledger_engine.messages import Scores, Tokens
 from kvledger_engine.request import RequestTable
 from kvledger_engine.scheduler import Scheduler
-
-_NS_PER_SECOND = 1e9
 
 
 class Progress:
@@ -86,7 +85,7 @@ class Progress:
         """Everybody's next token comes now; that of slots which have generated none is the first."""
         now_ns = self._ledger.now_ns
         if steady:
-            elapsed = (now_ns - self._sampled_ns) / _NS_PER_SECOND
+            elapsed = (now_ns - self._sampled_ns) / NS_PER_SECOND
             for observe, count in self._gaps:
                 observe(elapsed, count)
         else:
@@ -102,13 +101,13 @@ class Progress:
         for slot in fresh:
             counts[self._first_token(slot)] -= 1
         if np.count_nonzero(before == self._sampled_ns) == len(slots) - len(fresh):
-            elapsed = (now_ns - self._sampled_ns) / _NS_PER_SECOND
+            elapsed = (now_ns - self._sampled_ns) / NS_PER_SECOND
             for histogram, count in zip(self._gap, counts, strict=True):
                 if count:
                     histogram.observe(elapsed, count)
             return
         going_on = outputs > 0
-        kinds, seconds = view.request_class[slots[going_on]], (now_ns - before[going_on]) / _NS_PER_SECOND
+        kinds, seconds = view.request_class[slots[going_on]], (now_ns - before[going_on]) / NS_PER_SECOND
         for kind, histogram in enumerate(self._gap):
             histogram.observe_many(seconds[kinds == kind])
 
@@ -125,7 +124,7 @@ class Progress:
         view, now_ns = self._slots, self._ledger.now_ns
         kind: int = view.request_class.item(slot)
         view.first_token_ns[slot] = now_ns
-        self._first[kind].observe((now_ns - view.arrived_ns.item(slot)) / _NS_PER_SECOND)
+        self._first[kind].observe((now_ns - view.arrived_ns.item(slot)) / NS_PER_SECOND)
         self._ledger.event(Event.FIRST_TOKEN, view.serial.item(slot), blocks=self._cache.held_blocks(slot))
         return kind
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.views import F64, I32
 from kvledger.words import RequestState
 from kvledger.writer import Ledger
 from kvledger_engine.request import RequestTable
 
 _EMPTY: I32 = np.zeros(0, np.int32)
-_NS_PER_SECOND = 1e9
 
 
 class RunningSet:
@@ -40,7 +40,7 @@ class RunningSet:
             since_ns = self._slots.first_block_ns[self.slots[states == RequestState.FINISHED]]
             since_ns = since_ns[since_ns > 0]  # one that was to be forked held nothing
             if len(since_ns):
-                self._on_end((self._ledger.now_ns - since_ns) / _NS_PER_SECOND)
+                self._on_end((self._ledger.now_ns - since_ns) / NS_PER_SECOND)
         self.slots = self.slots[states == RequestState.RUNNING]
 
     def ready(self) -> I32:

@@ -12,6 +12,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.snapshot import NOT_LOOKED_AT, OWN_CAUSE
 from kvledger.views import F64, I32, I64
 from kvledger.words import RequestClass, RequestState, WaitCause
@@ -21,7 +22,6 @@ from kvledger_engine.lanes import Lane, lane_number
 QUEUE = 0
 """`slot.queue` of a request on the queue's clock; one whose lane has left it has OWN_CAUSE + its cause, and one that no
 schedule has seen NOT_LOOKED_AT: it waits for `step` since it was queued."""
-_NS_PER_SECOND = 1e9
 _NO_CAUSES: Mapping[int, WaitCause] = {}
 _PREEMPTED = (RequestState.PREEMPTED, RequestState.SWAPPED)
 
@@ -139,12 +139,12 @@ class WaitQueue:
             self._slots.wait_base[slot, lane.own] = self._now_seconds
 
     def _since_queued(self, slot: int) -> float:
-        seconds: float = (self._ledger.now_ns - self._slots.queued_ns.item(slot)) / _NS_PER_SECOND
+        seconds: float = (self._ledger.now_ns - self._slots.queued_ns.item(slot)) / NS_PER_SECOND
         return seconds
 
     @property
     def _now_seconds(self) -> float:
-        return self._ledger.now_ns / _NS_PER_SECOND
+        return self._ledger.now_ns / NS_PER_SECOND
 
     # -- what they wait for ---------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class WaitQueue:
         """Bring the clock that runs to now. With nobody on it none runs."""
         now_ns = self._ledger.now_ns
         if self._on_clock:
-            self._clock[self._cause] += (now_ns - self._since_ns) / _NS_PER_SECOND
+            self._clock[self._cause] += (now_ns - self._since_ns) / NS_PER_SECOND
         self._since_ns = self._values[self._since_gauge] = now_ns
 
     # -- leaving --------------------------------------------------------------------------------------------------

@@ -65,9 +65,9 @@ class Companion:
         deadline = time.monotonic() + seconds
         if not self._has_ended(0):
             self._sender.ring()
-        while self._missing():
+        while self.missing:
             if self._has_ended(0) or time.monotonic() > deadline:
-                return not self._missing()
+                return not self.missing
             time.sleep(0.0002)
         return True
 
@@ -78,13 +78,14 @@ class Companion:
         if not self._has_ended(seconds):
             kernel.signal(self._process, signal.SIGKILL)
             self._has_ended(seconds)
-        self._left = self._missing()
+        self._left = self.missing
         os.close(self._process)
         self._process = -1
         self._sender.close()
 
-    def _missing(self) -> int:
-        """Messages that are not applied."""
+    @property
+    def missing(self) -> int:
+        """Messages that were sent and are not applied."""
         return self._left if self._process < 0 else self._sender.sent - self._sender.applied
 
     def _has_ended(self, seconds: float) -> bool:

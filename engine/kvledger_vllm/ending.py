@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.layout import SUMMARY, SUMMARY_FIELDS
 from kvledger.words import CancelCause, Event, FinishReason, ReleaseCause, RequestState, TokenKind
 from kvledger.writer import Ledger
@@ -14,7 +15,6 @@ from kvledger_vllm.arrivals import Arrival
 from kvledger_vllm.cells import Cells
 from kvledger_vllm.requests import Requests
 
-_NS_PER_SECOND = 1e9
 _COLUMNS = {"finished_ns": "finishing_ns"}
 _REASONS = {
     "FINISHED_STOPPED": FinishReason.STOP,
@@ -75,10 +75,10 @@ class Ending:
         reason = FinishReason(slots.finish_reason[slot])
         cause = self._release_cause(slot, reason)
         told_ns = self._told_ns.pop(slot, at_ns)
-        self._release[cause].observe(max(0, at_ns - told_ns) / _NS_PER_SECOND)
+        self._release[cause].observe(max(0, at_ns - told_ns) / NS_PER_SECOND)
         self._ledger.event(Event.RELEASED, serial, blocks=blocks, detail=cause)
         self._ended[reason][slots.tenant[slot]] += 1
-        self._duration[reason].observe((slots.finishing_ns[slot] - slots.arrived_ns[slot]) / _NS_PER_SECOND)
+        self._duration[reason].observe((slots.finishing_ns[slot] - slots.arrived_ns[slot]) / NS_PER_SECOND)
         self._peak.observe(slots.peak_blocks[slot])
         self._prompt.observe(slots.prompt_tokens[slot])
         self._generation.observe(slots.output_tokens[slot])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.words import RequestClass
 from kvledger.writer import Ledger
 from kvledger_vllm.cells import Cells
@@ -20,8 +21,6 @@ from kvledger_vllm.message import Message
 from kvledger_vllm.mirror import Mirror
 from kvledger_vllm.requests import Requests
 from kvledger_vllm.tables import BlockTables
-
-_NS_PER_SECOND = 1e9
 
 
 @dataclass(slots=True)
@@ -128,7 +127,7 @@ class Holdings:
         now, attached, serial = self._ledger.now_ns, self._attached_ns.item(slot), self._slots.serial[slot]
         alone, shared = list[float](), list[float]()
         for block in blocks:
-            held = (now - max(allocated[block], attached)) / _NS_PER_SECOND
+            held = (now - max(allocated[block], attached)) / NS_PER_SECOND
             (shared if references[block] >= 2 or owner[block] != serial else alone).append(held)
         self._shared.observe_many(shared)
         self._alone.observe_many(alone)
@@ -172,6 +171,6 @@ class Holdings:
         if peaks[slot] == 0 and self._slots.first_block_ns[slot] == 0:
             self._slots.first_block_ns[slot] = self._ledger.now_ns
             waited = self._ledger.now_ns - self._slots.arrived_ns[slot]
-            self._first_block.observe(waited / _NS_PER_SECOND)
+            self._first_block.observe(waited / NS_PER_SECOND)
         if held > peaks[slot]:
             peaks[slot] = held

@@ -23,11 +23,12 @@ from kvledger_vllm.message import CLOSE, unpacked
 from kvledger_vllm.messageclock import MessageClock
 from kvledger_vllm.publication import Publisher
 
-_NAP_SECONDS = 0.1
+_NAP_SECONDS = 0.2
 """Between two looks while messages come. To apply each as it comes takes several times the processor time, cold as
 everything is then, and where cores are few it is the engine that pays."""
 _AWAKE_NAPS, _LOOK_SECONDS = 2, 0.2
 _NICE = 5
+"""Behind the engine, and still a fourth of a core where an engine takes all of them: the mirror has to keep up."""
 
 
 def messages(receiver: Receiver, core: int) -> Iterator[bytes | None]:

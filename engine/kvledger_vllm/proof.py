@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-REST_NS = 10_000_000
+REST_NS = 100_000_000
 PROVED = 4
 
 

@@ -21,13 +21,13 @@ import time
 from itertools import count
 from typing import Any
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger_vllm.causes import head_cause, is_paused
 from kvledger_vllm.message import OTHER, SCHEDULE
 from kvledger_vllm.notes import Notes
 from kvledger_vllm.reading import code_of, codes_of, ledger_blocks
 from kvledger_vllm.tenants import tenant_of
 
-_NS_PER_SECOND = 1e9
 _LONGEST_WAY_NS = 600_000_000_000
 
 
@@ -74,7 +74,7 @@ class Rare:
 
     def _arrival(self, request: Any) -> tuple[Any, ...]:
         """With the time when the server took the request in: its wall clock says how long ago that was."""
-        ago = int((time.time() - request.arrival_time) * _NS_PER_SECOND)
+        ago = int((time.time() - request.arrival_time) * NS_PER_SECOND)
         arrived_ns = time.monotonic_ns() - min(max(ago, 0), _LONGEST_WAY_NS)
         tokens = int(request.num_prompt_tokens), int(request.max_tokens)
         return request.request_id, tenant_of(request), *tokens, arrived_ns

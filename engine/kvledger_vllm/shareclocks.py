@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.writer import Ledger
-
-_NS_PER_SECOND = 1e9
 
 
 class ShareClocks:
@@ -24,7 +23,7 @@ class ShareClocks:
         now = self._ledger.now_ns
         for block in blocks:
             if (holders := references[block]) > 0:  # nobody holds it: its clock stands
-                clock[block] += (now - since[block]) / _NS_PER_SECOND / holders
+                clock[block] += (now - since[block]) / NS_PER_SECOND / holders
             since[block] = now
 
     def start(self, blocks: Iterable[int]) -> None:
@@ -41,5 +40,5 @@ class ShareClocks:
         for block in blocks:
             seconds += clock[block]
             if (holders := references[block]) > 0:
-                seconds += (now - since[block]) / _NS_PER_SECOND / holders
+                seconds += (now - since[block]) / NS_PER_SECOND / holders
         return seconds

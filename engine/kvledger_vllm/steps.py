@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.stats import observer
 from kvledger.words import StepPhase
 from kvledger.writer import Ledger
 
-_NS_PER_SECOND = 1e9
 _MOST_IN_FLIGHT = 64
 
 
@@ -40,10 +40,10 @@ class Steps:
         model = max(0, began_ns - max(scheduled_to, self._updated_ns))
         self._observe(
             (
-                (scheduled_to - scheduled_from) / _NS_PER_SECOND,
-                model / _NS_PER_SECOND,
-                (ended_ns - began_ns) / _NS_PER_SECOND,
-                self._published_ns / _NS_PER_SECOND,
+                (scheduled_to - scheduled_from) / NS_PER_SECOND,
+                model / NS_PER_SECOND,
+                (ended_ns - began_ns) / NS_PER_SECOND,
+                self._published_ns / NS_PER_SECOND,
             )
         )
         self._updated_ns, self._published_ns = ended_ns, 0

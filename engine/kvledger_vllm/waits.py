@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.snapshot import NOT_LOOKED_AT, OWN_CAUSE
 from kvledger.words import RequestClass, RequestState, WaitCause
 from kvledger.writer import Ledger
@@ -16,7 +17,6 @@ from kvledger_vllm.cells import Cells
 
 F64 = NDArray[np.float64]
 QUEUE = 0
-_NS_PER_SECOND = 1e9
 _DEFAULT = RequestClass.DEFAULT.word
 
 
@@ -74,7 +74,7 @@ class Waits:
             self._settle(slot, self._open(slot))
             self.queued.discard(slot)
             self._slots.queue[slot] = OWN_CAUSE + WaitCause.DEFERRED
-            self._slots.wait_base[slot, WaitCause.DEFERRED] = self._ledger.now_ns / _NS_PER_SECOND
+            self._slots.wait_base[slot, WaitCause.DEFERRED] = self._ledger.now_ns / NS_PER_SECOND
             self.alone.add(slot)
 
     def blocked_by(self, cause: WaitCause) -> None:
@@ -87,7 +87,7 @@ class Waits:
         """Bring the queue's clock to now. With nobody in the queue none runs."""
         now_ns = self._ledger.now_ns
         if self.queued:
-            self._clock[self._cause] += (now_ns - self._since_ns) / _NS_PER_SECOND
+            self._clock[self._cause] += (now_ns - self._since_ns) / NS_PER_SECOND
         self._since_ns = self._values[self._since_gauge] = now_ns
 
     def leave(self, slot: int) -> None:
@@ -123,9 +123,9 @@ class Waits:
         waits, now = np.zeros(len(WaitCause)), self._ledger.now_ns
         if slot in self.alone:
             cause = int(self._slots.queue[slot]) - OWN_CAUSE
-            waits[cause] = max(0.0, now / _NS_PER_SECOND - self._slots.wait_base[slot, cause])
+            waits[cause] = max(0.0, now / NS_PER_SECOND - self._slots.wait_base[slot, cause])
         else:
-            waits[WaitCause.STEP] = (now - self._slots.queued_ns[slot]) / _NS_PER_SECOND
+            waits[WaitCause.STEP] = (now - self._slots.queued_ns[slot]) / NS_PER_SECOND
         return waits
 
     def _stamp(self, slot: int) -> None:

@@ -105,7 +105,7 @@ class Windows:
     def __init__(self, core: Any, instrument: Any, count: int, pace: Pace) -> None:
         self._core, self._original, self._instrument = core, core.step_fn, instrument
         self._count, self._pace = count, pace
-        self._steps = self._began_ns = self._sent = 0
+        self._steps = self._began_ns = self._sent = self._told = 0
         self._plugged = True
         self._window: Window | None = None
         self.over: list[Window] = []
@@ -130,10 +130,15 @@ class Windows:
         if self._window is None:
             if self._steps == 1 and not self.over:
                 self._turn(plugged=False)
-            if self._steps >= (self._pace.settling if self.over else self._pace.ramp):
+            if self._steps >= (self._pace.settling if self.over else self._pace.ramp) and self._caught_up():
                 self._begin()
         elif self._steps >= self._pace.steps:
             self._complete(self._window)
+
+    def _caught_up(self) -> bool:
+        """Whether the mirror is done with the statement of everything, which comes when the hooks are put in."""
+        instrument = self._instrument
+        return not self._plugged or instrument.tap.sent - instrument.mirror.missing >= self._told
 
     def _begin(self) -> None:
         self._steps, self._sent = 0, self._instrument.tap.sent
@@ -160,6 +165,7 @@ class Windows:
         self._plugged = plugged
         if plugged:
             hooks.put_in()
+            self._told = self._instrument.tap.sent
 
     def _end(self, why: str) -> None:
         self.why = why

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.views import F64, I64
 from kvledger_engine.compiled.arrays import LIFETIME_ALONE, LIFETIME_SHARED, Arrays, unpack
 from kvledger_engine.compiled.kernel import helper, kernel
-
-_NS_PER_SECOND = 1e9
 
 
 @helper
@@ -30,7 +29,7 @@ def count(arrays: Arrays, slot: int, block: int, near: int) -> int:
     since_ns = max(arrays.allocated_ns[block], arrays.attached_ns[slot])
     shared = arrays.ref_count[block] >= 2 or arrays.owner[block] != arrays.serial[slot]
     index = arrays.settings[LIFETIME_SHARED if shared else LIFETIME_ALONE]
-    seconds = (arrays.now_ns[0] - since_ns) / _NS_PER_SECOND
+    seconds = (arrays.now_ns[0] - since_ns) / NS_PER_SECOND
     return observe(arrays.stats, index, arrays.lifetime_bounds, seconds, near)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvledger.clock import NS_PER_SECOND
 from kvledger.layout import CONTROL_INDEX
 from kvledger.views import F64, I16, I64, U8, U64
 from kvledger.words import BlockState
@@ -30,7 +31,6 @@ from kvledger_engine.compiled.order import settle
 _FREE_COUNT, _CACHED_COUNT = CONTROL_INDEX["free_count"], CONTROL_INDEX["cached_count"]
 _OVERFLOWS = CONTROL_INDEX["overflows"]
 _FREE, _CACHED, _ACTIVE = int(BlockState.FREE), int(BlockState.CACHED), int(BlockState.ACTIVE)
-_NS_PER_SECOND = 1e9
 
 
 @helper
@@ -136,7 +136,7 @@ def advance_clock(share_clock: F64, share_since_ns: I64, now_ns: int, references
     """Bring a block's share clock up to now, before its references change; returns it."""
     seconds = share_clock[block]
     if references > 0:
-        seconds += (now_ns - share_since_ns[block]) / _NS_PER_SECOND / references
+        seconds += (now_ns - share_since_ns[block]) / NS_PER_SECOND / references
         share_clock[block] = seconds
     share_since_ns[block] = now_ns
     return seconds
@@ -151,7 +151,7 @@ def read_clocks(handle: Any, blocks: I64, seconds: F64) -> None:
         references = arrays.ref_count[block]
         seconds[row] = arrays.share_clock[block]
         if references > 0:
-            seconds[row] += (arrays.now_ns[0] - arrays.share_since_ns[block]) / _NS_PER_SECOND / references
+            seconds[row] += (arrays.now_ns[0] - arrays.share_since_ns[block]) / NS_PER_SECOND / references
 
 
 @kernel("UniTuple(f8, 2)(i8[::1], i8[::1], i8)")
