@@ -101,9 +101,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def _add(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], point: metadata.EntryPoint, *, must_load: bool
-) -> None:
+def _add(subparsers: argparse._SubParsersAction[_Parser], point: metadata.EntryPoint, *, must_load: bool) -> None:
     try:
         command: Command = point.load()
     except ModuleNotFoundError as error:

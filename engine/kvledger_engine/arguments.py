@@ -95,9 +95,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    def number(flag: str, default: int, text: str, **more: str) -> None:
+    def number(flag: str, default: int, text: str, dest: str | None = None) -> None:
         what = f"{text} (default: %(default)s)"
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=what, **more)
+        parser.add_argument(
+            flag, type=int, default=default, metavar="N", help=what, dest=dest or flag[2:].replace("-", "_")
+        )
 
     number("--blocks", DEFAULTS.capacity_blocks, "blocks in the pool", dest="capacity_blocks")
     number("--block-size", DEFAULTS.block_size_tokens, "tokens in a block")
