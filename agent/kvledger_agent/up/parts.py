@@ -15,7 +15,8 @@ from kvledger_agent.cli import GROUP
 from kvledger_agent.extras import DISTRIBUTION
 from kvledger_agent.up.child import Child, ChildFailed
 from kvledger_agent.up.page import answer
-from kvledger_agent.up.settings import ALERTMANAGER_PORT, EXPLORER_PORT, PROMETHEUS_PORT, RUNBOOK_PORT, usable_port
+from kvledger_agent.up.ports import usable_port
+from kvledger_agent.up.settings import ALERTMANAGER_PORT, EXPLORER_PORT, PROMETHEUS_PORT, RUNBOOK_PORT
 
 NICENESS = 5
 """Below engine and agent: what is looked at must not slow down what is looked into."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,14 +108,3 @@ def find_trace() -> Path | None:
     named = os.environ.get(TRACE_VARIABLE)
     places = (Path(named),) if named else TRACE_PLACES
     return next((place for place in places if place.is_file()), None)
-
-
-def usable_port(preferred: int) -> int:
-    """`preferred` if nothing listens there, otherwise one the kernel picks (loopback)."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", preferred))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -21,7 +21,8 @@ from kvledger_agent.scrape.page import Page
 from kvledger_agent.up.child import Child
 from kvledger_agent.up.page import agents_page, answer
 from kvledger_agent.up.parts import URLS, Kind, Parts, labelled
-from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings, usable_port
+from kvledger_agent.up.ports import usable_port
+from kvledger_agent.up.settings import AGENT_PORT, DRAIN_SECONDS, ENGINE_PORT, UpSettings
 
 READY_SECONDS, STOP_SECONDS = 30.0, 15.0
 ENGINE_READY_SECONDS, PATIENCE_SECONDS = 240.0, 3.0
