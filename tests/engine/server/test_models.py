@@ -138,7 +138,7 @@ NORM = "model.norm.weight"
 CANNOT_BE_HAD: list[tuple[list[str], str]] = [
     (["--model", "{empty}"], "config.json"),
     (["--model", "nowhere"], "nowhere"),
-    (["--model", "embedded", "--max-model-len", "40000"], "max_model_len=40000: the model has 32,768 positions"),
+    (["--model", "embedded", "--max-model-len", "40000"], "--max-model-len=40000: the model has 32,768 positions"),
     (["--model", "embedded", "--device", "cuda"], "no accelerator"),
     (["--model", "embedded", "--blocks", "60000000"], "983,040,000,000 bytes"),
     (["--model", "{without_a_tensor}"], f"{NORM} (1 tensors) missing"),
