@@ -7,15 +7,9 @@ import subprocess
 import sys
 
 from kvledger_agent.up.ports import usable_port
+from tests.ports import free_port
 
 CHOOSE = "import sys; from kvledger_agent.up.ports import usable_port; print(usable_port(int(sys.argv[1])), flush=True)"
-
-
-def free_port() -> int:
-    """One that nobody uses now."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 def chosen_by_another(port: int) -> int:

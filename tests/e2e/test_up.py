@@ -168,6 +168,16 @@ def test_a_file_that_is_no_trace_is_refused_before_anything_starts(tmp_path: Pat
     assert "trace.csv" in line
 
 
+def test_a_load_that_cannot_start_ends_it_with_the_reason(tmp_path: Path) -> None:
+    """The variable's trace is read by the load alone."""
+    broken = tmp_path / "trace.csv"
+    broken.write_text("no trace at all\n")
+    with up(KVLEDGER_TRACE=str(broken)) as process:
+        _, err = process.communicate(timeout=STOP_SECONDS)
+    assert process.returncode == 1
+    assert "trace.csv" in err
+
+
 @pytest.mark.parametrize("other", [("--no-trace",), ("--profile", "storm")])
 def test_a_trace_and_another_load_are_not_both_taken(other: tuple[str, ...], tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"

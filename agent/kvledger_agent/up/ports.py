@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
+
+_STEP, _SPAN, _PORTS = 10, 200, 1 << 16
 
 _claims: dict[int, socket.socket] = {}
 
 
 def usable_port(preferred: int) -> int:
-    """`preferred` if nobody listens there, otherwise one the kernel picks (loopback).
+    """`preferred` if nobody listens there, otherwise one 10, 20 and so on above it, at last one the kernel picks
+    (loopback).
 
     What is started takes seconds to listen, so the port is claimed until this process ends: of two `kvledger up` that
-    start together only one gets it.
+    start together only one gets it. What the kernel picks may become some client's own in these seconds.
     """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", preferred if _claimed(preferred) else 0))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in (*range(preferred, min(preferred + _SPAN, _PORTS), _STEP), 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            if port == 0 or _claimed(port):
+                return int(probe.getsockname()[1])
+    raise AssertionError("the kernel picks a port")
 
 
 def _claimed(port: int) -> bool:
